@@ -1,0 +1,67 @@
+"""Every error Turnstream raises, by what the caller should do about it.
+
+| class | disposition |
+|---|---|
+| `PoisonError` | this input never succeeds: set it aside as a dead letter |
+| `TransientError` | leave it pending and try again |
+| `ShardError` | an operator must act: files or rows of one shard are wrong |
+| `ConfigError` | the settings or the command line are wrong: exit 2 |
+
+A message says what happened, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class TurnstreamError(Exception):
+    """The base of every error raised on purpose."""
+
+
+class PoisonError(TurnstreamError):
+    """An input that will never succeed.
+
+    Args:
+        reason: what is wrong, in words meant for the person who published it.
+        field: the event's field at fault, or "" when the whole event is.
+    """
+
+    def __init__(self, reason: str, *, field: str = "") -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.reason = reason
+        self.field = field
+
+
+class TransientError(TurnstreamError):
+    """Something outside failed; the same call may succeed later."""
+
+
+class ServerUnreachableError(TransientError):
+    """The Redis or Valkey server does not answer."""
+
+
+class PublishError(TransientError):
+    """An event was not accepted by the server; publishing the same event id again does no harm."""
+
+
+class Backpressure(PublishError):  # noqa: N818 - the name is part of the public surface
+    """The server is full or too far behind; wait before publishing more."""
+
+
+class SummaryError(TransientError):
+    """The summary model failed, timed out or answered nothing; the session stays unsummarised."""
+
+
+class ShardError(TurnstreamError):
+    """One shard's files contradict themselves or cannot be used; an operator must act."""
+
+
+class DimensionMismatchError(ShardError):
+    """A vector's dimension differs from the index's."""
+
+
+class ConfigError(TurnstreamError):
+    """Settings or arguments that cannot work; the message names the setting and a value that would."""
+
+
+class ModelMismatchError(ConfigError):
+    """The ledger was written with another embedding model than the one in the settings."""

@@ -1,0 +1,90 @@
+"""What a ledger holds. One SQLite file per scope; everything else can be rebuilt from it.
+
+| table | one row per | key |
+|---|---|---|
+| meta | fact about the file: `scope`, `format`, `model_key`, `dimension` | key |
+| events | event applied, so that none is applied twice | event_id |
+| tombstones | thing forgotten, by digest, so that a replay does not revive it | target |
+| turns | turn in its latest revision; `turn_offset` is new for each revision | turn_offset |
+| traces | committed chunk, `content[start:stop]` of its turn, with its cognitive fields | trace_id |
+| vectors | trace's embedding: `dimension` little-endian float16, L2-normalised | trace_id |
+| fulltext | turn's searchable words (contentless FTS5) | rowid = turn_offset |
+| sessions | session, and whether its summary is due | session_id |
+| summaries | summarised session: text, digest of what was summarised, embedding | summary_id |
+
+`turn_offset`, `trace_id` and `summary_id` only grow (AUTOINCREMENT: a plain rowid is reused after a delete), so each
+can be a watermark: what is above it is new.
+
+Why: vectors are float16: half the disk, and the cosine of two 384-dimensional unit vectors moves by less than 1e-3.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+FORMAT: Final = 1
+
+
+class TurnState(IntEnum):
+    """Where a turn is on its way to being searchable."""
+
+    PENDING = 0
+    CLAIMED = 1
+    SEARCHABLE = 2
+    SKIPPED = 3
+    QUARANTINED = 4
+
+
+class SessionState(IntEnum):
+    """Whether a session's summary is up to date."""
+
+    DUE = 0
+    SUMMARISED = 1
+    NOTHING_TO_SUMMARISE = 2
+
+
+DDL: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE events (
+  event_id TEXT PRIMARY KEY, type TEXT NOT NULL, outcome TEXT NOT NULL, received_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE tombstones (target TEXT PRIMARY KEY, until_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE turns (
+  turn_offset INTEGER PRIMARY KEY AUTOINCREMENT,
+  session_id TEXT NOT NULL, turn_id TEXT NOT NULL, event_id TEXT NOT NULL, revision INTEGER NOT NULL,
+  role TEXT NOT NULL, speaker TEXT, content TEXT NOT NULL,
+  timestamp_ms INTEGER NOT NULL, turn_index INTEGER NOT NULL,
+  tags TEXT NOT NULL, mood TEXT, metadata TEXT NOT NULL,
+  state INTEGER NOT NULL DEFAULT 0, attempts INTEGER NOT NULL DEFAULT 0, claimed_by TEXT, failure TEXT,
+  UNIQUE (session_id, turn_id)
+);
+CREATE INDEX turns_in_order ON turns (session_id, timestamp_ms, turn_index, turn_id);
+CREATE INDEX turns_by_time ON turns (timestamp_ms);
+CREATE INDEX turns_undone ON turns (state, turn_offset) WHERE state IN (0, 1, 4);
+CREATE TABLE traces (
+  trace_id INTEGER PRIMARY KEY AUTOINCREMENT,
+  turn_offset INTEGER NOT NULL, ordinal INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,
+  n_tokens INTEGER NOT NULL,
+  strength REAL NOT NULL, stability_ms REAL NOT NULL, valence REAL NOT NULL, confidence REAL NOT NULL,
+  last_accessed_ms INTEGER NOT NULL
+);
+CREATE INDEX traces_of_turn ON traces (turn_offset);
+CREATE TABLE vectors (trace_id INTEGER PRIMARY KEY, vector BLOB NOT NULL);
+CREATE VIRTUAL TABLE fulltext USING fts5(
+  text, content='', contentless_delete=1, tokenize='porter unicode61 remove_diacritics 2'
+);
+CREATE TABLE sessions (
+  session_id TEXT PRIMARY KEY, state INTEGER NOT NULL DEFAULT 0, closed INTEGER NOT NULL DEFAULT 0,
+  platform_summary TEXT, platform_summary_ms INTEGER, changed_ms INTEGER NOT NULL,
+  attempts INTEGER NOT NULL DEFAULT 0, retry_at_ms INTEGER, failure TEXT
+) WITHOUT ROWID;
+CREATE INDEX sessions_due ON sessions (changed_ms) WHERE state = 0;
+CREATE TABLE summaries (
+  summary_id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL UNIQUE,
+  text TEXT NOT NULL, digest TEXT NOT NULL, model_id TEXT NOT NULL, session_date TEXT,
+  summarised_ms INTEGER NOT NULL, tokens_in INTEGER NOT NULL DEFAULT 0, tokens_out INTEGER NOT NULL DEFAULT 0,
+  vector BLOB NOT NULL
+);
+INSERT INTO fulltext (fulltext, rank) VALUES ('secure-delete', 1);
+"""

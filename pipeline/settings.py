@@ -1,0 +1,191 @@
+"""Every setting, its bounds and its unit; built in entry points only.
+
+Environment: ``TURNSTREAM_DATA_DIR``, and ``TURNSTREAM_<GROUP>__<NAME>`` for the groups below. An unknown
+``TURNSTREAM_…`` variable is an error, so that a typing mistake never silently means the default.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pipeline.errors import ConfigError
+
+PREFIX = "TURNSTREAM_"
+NOT_SETTINGS = frozenset({"TURNSTREAM_CRASH_AT"})
+"""Variables with our prefix that are read elsewhere."""
+
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RedisSettings(_Group):
+    """Where events arrive."""
+
+    url: SecretStr | None = Field(None, description="an existing Redis >= 7 or Valkey; unset: the embedded server")
+    timeout_s: Seconds = Field(5.0, description="connect and reply timeout")
+    publish_attempts: Count = Field(5, description="tries before a publish raises")
+    max_backlog_entries: Count = Field(100_000, description="unread entries above which publishers are slowed down")
+
+
+class StreamSettings(_Group):
+    """Names of the stream and how it is read."""
+
+    turns: str = Field("turnstream:turns", description="stream of events")
+    dead: str = Field("turnstream:dead", description="stream of dead letters")
+    group: str = Field("ingest", description="consumer group of the ingesters")
+    batch_entries: Count = Field(1_000, description="entries read and committed at once")
+    batch_bytes: Count = Field(64 << 20, description="bytes of entries after which a batch is committed")
+    block_ms: Count = Field(1_000, description="longest wait for new entries")
+    claim_idle_ms: Count = Field(10_000, description="idle time after which another consumer's entry is claimed")
+
+
+class LedgerSettings(_Group):
+    """The SQLite file of each scope."""
+
+    max_open: Count = Field(2_000, description="ledgers one process keeps open (three file descriptors each)")
+    busy_timeout_ms: Count = Field(30_000, description="longest wait for another writer")
+
+
+class EmbeddingSettings(_Group):
+    """The sentence embedding model."""
+
+    model: str = Field("all-MiniLM-L6-v2", description="bundled name, or the path of a sentence-transformers model")
+    backend: Literal["onnx-int8", "onnx-fp32", "torch", "hashing"] = Field(
+        "onnx-int8", description="how it is run; hashing needs no model and is for load tests"
+    )
+    cache_dir: Path | None = Field(None, description="where exported models are kept; unset: <data_dir>/models")
+    n_threads: Count = Field(1, description="compute threads of one process")
+    batch_tokens: Count = Field(4_096, description="padded tokens of one forward pass")
+
+
+class WorkerSettings(_Group):
+    """The processes that `turnstream up` starts."""
+
+    n_workers: Annotated[int, Field(ge=0)] = Field(2, description="Celery workers, one process each")
+    n_ingesters: Annotated[int, Field(ge=0)] = Field(1, description="stream readers")
+    claim_turns: Count = Field(256, description="turns one worker takes at once, over all scopes of a doorbell")
+    max_attempts: Count = Field(3, description="attempts after which a turn is quarantined")
+    turn_timeout_s: Seconds = Field(120.0, description="longest time for one claim before the worker is ended")
+    sweep_every_s: Seconds = Field(2.0, description="how often undone work is rung again")
+    doorbell_scopes: Count = Field(500, description="scope keys in one task")
+
+
+class SummarySettings(_Group):
+    """How sessions are summarised."""
+
+    invoker: Literal["extractive", "openai"] = Field("extractive", description="who writes summaries")
+    model: str = Field("gpt-4o-mini", description="model name for the openai invoker")
+    base_url: str | None = Field(None, description="any OpenAI-compatible endpoint")
+    api_key: SecretStr | None = Field(None, description="its key")
+    max_tokens: Count = Field(140, description="length of a summary")
+    window_tokens: Count = Field(8_000, description="longest text given to the model at once")
+    timeout_s: Seconds = Field(30.0, description="longest wait for one answer")
+    attempts: Count = Field(3, description="tries of one call before the session is put off")
+    retry_after_s: Seconds = Field(30.0, description="first wait of a session put off; doubles up to an hour")
+    idle_s: Seconds = Field(300.0, description="silence after which an open session is summarised")
+    settle_s: Annotated[float, Field(ge=0)] = Field(0.5, description="silence a closed session needs as well")
+    usd_per_million_input: Annotated[float, Field(ge=0)] = Field(0.0, description="price, for the totals in stats")
+    usd_per_million_output: Annotated[float, Field(ge=0)] = Field(0.0, description="price, for the totals in stats")
+
+
+class IndexSettings(_Group):
+    """When and how FAISS snapshots are published."""
+
+    flat_max: Count = Field(50_000, description="largest exact index; above it IVF with 8-bit codes")
+    min_tail: Count = Field(128, description="traces above the watermark before a snapshot is published")
+    growth: Ratio = Field(0.25, description="the same, as a share of the last snapshot")
+    min_recall: Ratio = Field(0.97, description="recall@10 against exact search below which IVF is not published")
+
+
+class RetrievalSettings(_Group):
+    """Defaults of a retrieve and the weights of the cognitive score."""
+
+    top_sessions: Annotated[int, Field(ge=0)] = Field(5, description="sessions selected in stage 1")
+    chunks_per_session: Annotated[int, Field(ge=0)] = Field(3, description="chunks kept of each")
+    recall_top_k: Annotated[int, Field(ge=0)] = Field(10, description="hits returned")
+    neighbours: Annotated[int, Field(ge=0, le=10)] = Field(1, description="turns shown before and after a hit")
+    weight_strength: Ratio = Field(0.25, description="weight of memory strength")
+    weight_similarity: Ratio = Field(0.35, description="weight of cosine similarity")
+    weight_recency: Ratio = Field(0.10, description="weight of recency")
+    weight_emotion: Ratio = Field(0.15, description="weight of emotional congruence")
+    weight_graph: Ratio = Field(0.10, description="weight of graph activation")
+    weight_importance: Ratio = Field(0.05, description="weight of importance")
+
+
+class Settings(BaseSettings):
+    """All settings of one process."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    data_dir: Path = Field(
+        default_factory=lambda: Path(platformdirs.user_data_dir("turnstream", appauthor=False)),
+        description="folder of the ledgers, snapshots, models and the embedded server",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto", description="auto: console on a terminal, else json"
+    )
+    redis: RedisSettings = RedisSettings()
+    stream: StreamSettings = StreamSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    embedding: EmbeddingSettings = EmbeddingSettings()
+    workers: WorkerSettings = WorkerSettings()
+    summary: SummarySettings = SummarySettings()
+    index: IndexSettings = IndexSettings()
+    retrieval: RetrievalSettings = RetrievalSettings()
+
+    @property
+    def models_dir(self) -> Path:
+        """Where exported models are kept."""
+        return self.embedding.cache_dir or self.data_dir / "models"
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Build the settings of this process from the environment; overrides win and skip None.
+
+    Raises:
+        ConfigError: a value is out of bounds, or a ``TURNSTREAM_…`` variable is unknown.
+    """
+    _reject_unknown_variables()
+    try:
+        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        lines = [f"{PREFIX}{'__'.join(str(p) for p in e['loc']).upper()}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("; ".join(lines) + "; 'turnstream settings' lists every setting") from error
+
+
+def _reject_unknown_variables() -> None:
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    for group, info in Settings.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, _Group):
+            known |= {f"{PREFIX}{group}__{name}".upper() for name in info.annotation.model_fields}
+    unknown = sorted(n for n in os.environ if n.startswith(PREFIX) and n.upper() not in known | NOT_SETTINGS)
+    if unknown:
+        raise ConfigError(f"unknown setting {', '.join(unknown)}; 'turnstream settings' lists every setting")
+
+
+def mask_url(url: str) -> str:
+    """Show a server's address without its password."""
+    parts = urlsplit(url)
+    if not parts.password:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))

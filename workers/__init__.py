@@ -1,0 +1,1 @@
+"""Who runs the pipeline: the ingester, the Celery workers, their supervisor, the embedded server, the command."""
