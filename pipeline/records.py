@@ -182,10 +182,7 @@ def to_epoch_ms(value: datetime | str | float) -> int:
     """
     if isinstance(value, bool):
         raise PoisonError(f"{value!r} is no time; use ISO 8601 or epoch seconds", field="timestamp")
-    if isinstance(value, int | float):
-        seconds = float(value)
-    else:
-        seconds = _aware(value).timestamp()
+    seconds = float(value) if isinstance(value, int | float) else _aware(value).timestamp()
     if not _EARLIEST_MS <= seconds * 1000 < _LATEST_MS:  # also catches NaN and infinity
         hint = " (epoch milliseconds? divide by 1000)" if abs(seconds) > _LATEST_MS / 1000 else ""
         raise PoisonError(f"{value!r} lies outside the years 1900-2199{hint}", field="timestamp")
@@ -193,12 +190,15 @@ def to_epoch_ms(value: datetime | str | float) -> int:
 
 
 def _aware(value: datetime | str) -> datetime:
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value.strip())
-        except ValueError as error:
-            raise PoisonError(f"{value[:64]!r} is no ISO 8601 time", field="timestamp") from error
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
+    moment = _parse_iso(value) if isinstance(value, str) else value
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _parse_iso(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise PoisonError(f"{text[:64]!r} is no ISO 8601 time", field="timestamp") from error
 
 
 def from_epoch_ms(value_ms: int) -> datetime:
