@@ -48,7 +48,20 @@ class Backpressure(PublishError):  # noqa: N818 - the name is part of the public
 
 
 class SummaryError(TransientError):
-    """The summary model failed, timed out or answered nothing; the session stays unsummarised."""
+    """The summary model failed, timed out or answered nothing; the session stays unsummarised.
+
+    Args:
+        message: what failed, where, and what to do next.
+        retry_after_s: how long the endpoint asked us to wait, when it did.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class SummaryRefusedError(SummaryError):
+    """The summary endpoint refuses such a request; without another setting it will refuse the next one too."""
 
 
 class ShardError(TurnstreamError):
