@@ -9,7 +9,7 @@
 | traces | committed chunk, `content[start:stop]` of its turn, with its cognitive fields | trace_id |
 | vectors | trace's embedding: `dimension` little-endian float16, L2-normalised | trace_id |
 | fulltext | turn's searchable words (contentless FTS5) | rowid = turn_offset |
-| sessions | session, and whether its summary is due | session_id |
+| sessions | session, and whether its summary is due; `version` counts its changes | session_id |
 | summaries | summarised session: text, digest of what was summarised, embedding | summary_id |
 
 `turn_offset`, `trace_id` and `summary_id` only grow (AUTOINCREMENT: a plain rowid is reused after a delete), so each
@@ -47,7 +47,7 @@ class SessionState(IntEnum):
 DDL: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
-  event_id TEXT PRIMARY KEY, type TEXT NOT NULL, outcome TEXT NOT NULL, received_ms INTEGER NOT NULL
+  event_id TEXT PRIMARY KEY, type TEXT NOT NULL, received_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE tombstones (target TEXT PRIMARY KEY, until_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE turns (
@@ -75,8 +75,9 @@ CREATE VIRTUAL TABLE fulltext USING fts5(
   text, content='', contentless_delete=1, tokenize='porter unicode61 remove_diacritics 2'
 );
 CREATE TABLE sessions (
-  session_id TEXT PRIMARY KEY, state INTEGER NOT NULL DEFAULT 0, closed INTEGER NOT NULL DEFAULT 0,
-  platform_summary TEXT, platform_summary_ms INTEGER, changed_ms INTEGER NOT NULL,
+  session_id TEXT PRIMARY KEY, version INTEGER NOT NULL DEFAULT 1,
+  state INTEGER NOT NULL DEFAULT 0, closed INTEGER NOT NULL DEFAULT 0,
+  platform_summary TEXT, closed_ms INTEGER, changed_ms INTEGER NOT NULL,
   attempts INTEGER NOT NULL DEFAULT 0, retry_at_ms INTEGER, failure TEXT
 ) WITHOUT ROWID;
 CREATE INDEX sessions_due ON sessions (changed_ms) WHERE state = 0;

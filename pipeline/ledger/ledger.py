@@ -1,0 +1,148 @@
+"""One open ledger, and the ledgers a process keeps open.
+
+Everything between two commits is lost together in a crash; a commit is whole or absent. Ingesting opens ledgers
+``durable`` (``synchronous=FULL``: on disk before the entry is acknowledged). Workers do not: what they write is
+derived, and after a power cut their turns are simply pending again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from pipeline.ledger.connection import connect, create, read_meta, require_scope, translated
+from pipeline.records import Scope
+from pipeline.shards import Shards
+
+
+class Ledger:
+    """An open ledger of one scope, for one thread at a time."""
+
+    def __init__(self, path: Path, scope: Scope, connection: apsw.Connection) -> None:
+        self.path = path
+        self.scope = scope
+        self.connection = connection
+
+    @classmethod
+    def open(cls, path: Path, scope: Scope, *, durable: bool = True, busy_timeout_ms: int = 30_000) -> Ledger:
+        """Open an existing ledger for writing.
+
+        Raises:
+            ShardError: it is missing, damaged or another scope's.
+            TransientError: another process holds it.
+        """
+        connection = connect(path, busy_timeout_ms=busy_timeout_ms)
+        require_scope(connection, path, scope)
+        if not durable:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        return cls(path, scope, connection)
+
+    @contextmanager
+    def write(self) -> Iterator[apsw.Connection]:
+        """Run one write transaction; committed on return, rolled back on any error.
+
+        Raises:
+            ShardError: the file is damaged.
+            TransientError: the disk is full or another writer did not end in time.
+        """
+        with translated(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.connection
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def read(self) -> Iterator[apsw.Connection]:
+        """Read with SQLite's errors turned into ours; several statements see one state of the file.
+
+        Raises:
+            ShardError: the file is damaged.
+            TransientError: it is locked.
+        """
+        with translated(self.path):
+            self.connection.execute("BEGIN")
+            try:
+                yield self.connection
+            finally:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+
+    def meta(self) -> dict[str, str]:
+        """Read the facts about the file."""
+        with translated(self.path):
+            return read_meta(self.connection)
+
+    def truncate_wal(self) -> None:
+        """Move every page into the main file and empty the WAL, so that overwritten bytes are gone from disk."""
+        with translated(self.path):
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def close(self) -> None:
+        """Close the file; what was committed stays."""
+        self.connection.close()
+
+
+class LedgerPool:
+    """The ledgers one process keeps open, least recently used first to go.
+
+    Why: opening a ledger costs about as much as committing to it, and a platform has thousands of active scopes.
+    """
+
+    def __init__(self, shards: Shards, *, max_open: int, durable: bool, busy_timeout_ms: int = 30_000) -> None:
+        self.shards = shards
+        self._max_open = max_open
+        self._durable = durable
+        self._busy_timeout_ms = busy_timeout_ms
+        self._open: OrderedDict[Scope, Ledger] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def open(self, scope: Scope) -> Ledger:
+        """Give the scope's ledger, creating it when there is none.
+
+        Raises:
+            ShardError: it is damaged or another scope's.
+            TransientError: the disk is full or the file locked.
+        """
+        with self._lock:
+            ledger = self._open.get(scope)
+            if ledger is not None:
+                self._open.move_to_end(scope)
+                return ledger
+        path = self.shards.ledger_path(scope)
+        if not path.exists():
+            self.shards.create(scope)
+            create(path, scope)
+        ledger = Ledger.open(path, scope, durable=self._durable, busy_timeout_ms=self._busy_timeout_ms)
+        with self._lock:
+            self._open[scope] = ledger
+        return ledger
+
+    def shrink(self) -> None:
+        """Close the least recently used ledgers above the limit; call it where no ledger is in use."""
+        with self._lock:
+            surplus = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - self._max_open)]
+        for ledger in surplus:
+            ledger.close()
+
+    def discard(self, scope: Scope) -> None:
+        """Close one ledger, for example before its folder is removed."""
+        with self._lock:
+            ledger = self._open.pop(scope, None)
+        if ledger is not None:
+            ledger.close()
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            ledgers, self._open = list(self._open.values()), OrderedDict()
+        for ledger in ledgers:
+            ledger.close()

@@ -1,0 +1,163 @@
+"""Sessions of a scope: whose summary is due, what it is made from, and the summary itself.
+
+A session's ``version`` grows with every change. A summary is stored only for the version it was made from, so turns
+that arrive meanwhile leave the session due, and what was forgotten meanwhile is not written back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.ledger.events import PURGE_DUE
+from pipeline.ledger.ledger import Ledger
+from pipeline.ledger.schema import SessionState
+from pipeline.ledger.work import require_model
+
+
+@dataclass(frozen=True, slots=True)
+class DueSession:
+    """A session whose summary does not cover its latest version."""
+
+    session_id: str
+    version: int
+    platform_summary: str | None
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewSummary:
+    """A session's summary, the digest of the text it covers, and its embedding ``(d,) float32``."""
+
+    session_id: str
+    text: str
+    digest: str
+    model_id: str
+    vector: npt.NDArray[np.float32]
+    session_date: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+_DUE = (
+    "state = 0 AND ifnull(retry_at_ms, 0) <= :now AND changed_ms <= :now -"
+    " CASE WHEN closed THEN :settle ELSE :idle END"
+)
+
+
+def due(ledger: Ledger, *, now_ms: int, idle_ms: int, settle_ms: int, limit: int = 100) -> list[DueSession]:
+    """List sessions to summarise now: closed and settled, or silent for the idle time; longest waiting first."""
+    with ledger.read() as connection:
+        return [
+            DueSession(*row)
+            for row in connection.execute(
+                f"SELECT session_id, version, platform_summary, attempts FROM sessions WHERE {_DUE}"  # noqa: S608
+                " ORDER BY changed_ms, session_id LIMIT :limit",
+                {"now": now_ms, "settle": settle_ms, "idle": idle_ms, "limit": limit},
+            )
+        ]
+
+
+def next_due_ms(ledger: Ledger, *, idle_ms: int, settle_ms: int) -> int | None:
+    """Tell when the next session's summary falls due; None when all are up to date."""
+    with ledger.read() as connection:
+        row = connection.execute(
+            "SELECT min(max(changed_ms + CASE WHEN closed THEN ? ELSE ? END, ifnull(retry_at_ms, 0)))"
+            " FROM sessions WHERE state = 0",
+            (settle_ms, idle_ms),
+        ).fetchone()
+        return None if row is None else row[0]
+
+
+def lines(ledger: Ledger, session_id: str) -> list[tuple[str, str]]:
+    """Read a session's turns as (speaker or role, content), in the publisher's order."""
+    with ledger.read() as connection:
+        rows = connection.execute(
+            "SELECT ifnull(speaker, role), content FROM turns WHERE session_id = ?"
+            " ORDER BY timestamp_ms, turn_index, turn_id",
+            (session_id,),
+        )
+        return [(str(speaker), str(content)) for speaker, content in rows]
+
+
+def first_turn_ms(ledger: Ledger, session_id: str) -> int | None:
+    """Tell when the session began; None when it has no turn."""
+    with ledger.read() as connection:
+        row = connection.execute("SELECT min(timestamp_ms) FROM turns WHERE session_id = ?", (session_id,)).fetchone()
+        return None if row is None else row[0]
+
+
+def current_digest(ledger: Ledger, session_id: str) -> str | None:
+    """Give the digest of the text that the stored summary covers, or None."""
+    with ledger.read() as connection:
+        row = connection.execute("SELECT digest FROM summaries WHERE session_id = ?", (session_id,)).fetchone()
+        return None if row is None else row[0]
+
+
+def put_summary(
+    ledger: Ledger,
+    summary: NewSummary,
+    *,
+    now_ms: int,
+    model_key: str,
+    version: int | None = None,
+) -> bool:
+    """Replace the session's summary under a new summary id.
+
+    Args:
+        ledger: the scope's ledger.
+        summary: the new summary.
+        now_ms: the time it was made.
+        model_key: the embedding model of its vector.
+        version: the session's version it was made from; None stores it whatever the session's state.
+
+    Returns:
+        False when the session changed meanwhile: nothing was stored, and what the summariser cached is to be purged.
+
+    Raises:
+        ModelMismatchError: the ledger holds another model's vectors.
+    """
+    with ledger.write() as connection:
+        require_model(ledger, connection, model_key, summary.vector.shape[0])
+        if version is not None:
+            connection.execute(
+                "UPDATE sessions SET state = ?, attempts = 0, retry_at_ms = NULL, failure = NULL"
+                " WHERE session_id = ? AND version = ?",
+                (SessionState.SUMMARISED, summary.session_id, version),
+            )
+            if connection.changes() == 0:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PURGE_DUE, str(now_ms)))
+                return False
+        connection.execute("DELETE FROM summaries WHERE session_id = ?", (summary.session_id,))
+        connection.execute(
+            "INSERT INTO summaries (session_id, text, digest, model_id, session_date, summarised_ms, tokens_in,"
+            " tokens_out, vector) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (summary.session_id, summary.text, summary.digest, summary.model_id, summary.session_date, now_ms,
+             summary.tokens_in, summary.tokens_out, summary.vector.astype("<f2").tobytes()),
+        )  # fmt: skip
+    return True
+
+
+def confirm_summary(ledger: Ledger, due_session: DueSession, *, has_summary: bool) -> None:
+    """Mark a session up to date whose text is already covered, or that has nothing to summarise."""
+    state = SessionState.SUMMARISED if has_summary else SessionState.NOTHING_TO_SUMMARISE
+    with ledger.write() as connection:
+        connection.execute(
+            "UPDATE sessions SET state = ?, attempts = 0, retry_at_ms = NULL, failure = NULL"
+            " WHERE session_id = ? AND version = ?",
+            (state, due_session.session_id, due_session.version),
+        )
+        if not has_summary:
+            connection.execute("DELETE FROM summaries WHERE session_id = ?", (due_session.session_id,))
+
+
+def postpone(ledger: Ledger, due_session: DueSession, *, failure: str, retry_at_ms: int) -> None:
+    """List a session as unsummarised, with the reason and the time of the next try."""
+    with ledger.write() as connection:
+        connection.execute(
+            "UPDATE sessions SET attempts = attempts + 1, failure = ?, retry_at_ms = ?"
+            " WHERE session_id = ? AND version = ?",
+            (failure, retry_at_ms, due_session.session_id, due_session.version),
+        )

@@ -1,0 +1,184 @@
+"""Which shards have work: one small SQLite file per data folder, ``registry.sqlite``.
+
+It answers "is everything searchable?" and "who must be rung again?" without opening thousands of ledgers. The
+ingester marks a scope after its ledger commit and before the acknowledgement, so a kill between them repeats the mark.
+A worker reads the mark, then the ledger, and settles only the mark it read: a commit in between leaves it marked.
+
+Everything here is derived. When the file is missing or damaged it is made anew and filled from the shards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from pipeline.errors import ShardError, TransientError
+
+FILE = "registry.sqlite"
+
+_DDL = """
+CREATE TABLE IF NOT EXISTS shards (
+  scope TEXT PRIMARY KEY, mark INTEGER NOT NULL, settled INTEGER NOT NULL DEFAULT 0,
+  marked_ms INTEGER NOT NULL, rung_ms INTEGER NOT NULL DEFAULT 0, due_ms INTEGER, counts TEXT NOT NULL DEFAULT '{}'
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS shards_marked ON shards (marked_ms) WHERE mark > settled;
+CREATE INDEX IF NOT EXISTS shards_due ON shards (due_ms) WHERE due_ms IS NOT NULL;
+CREATE TABLE IF NOT EXISTS totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one shard, or all of them, held when last settled."""
+
+    turns: int = 0
+    searchable: int = 0
+    skipped: int = 0
+    pending: int = 0
+    quarantined: int = 0
+    traces: int = 0
+    sessions: int = 0
+    summarised: int = 0
+    unsummarised: int = 0
+    closed_unsummarised: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+class Registry:
+    """The registry of one data folder; safe to share between threads."""
+
+    def __init__(self, data_dir: Path, *, busy_timeout_ms: int = 30_000) -> None:
+        self.path = data_dir / FILE
+        self._lock = threading.Lock()
+        self._db = _open(self.path, busy_timeout_ms)
+
+    def mark(self, scopes: Iterable[str], *, now_ms: int) -> None:
+        """Note that these scopes have new work."""
+        self._many(
+            "INSERT INTO shards (scope, mark, marked_ms) VALUES (?, 1, ?) ON CONFLICT (scope) DO UPDATE SET"
+            " mark = mark + 1, marked_ms = CASE WHEN mark > settled THEN marked_ms ELSE excluded.marked_ms END",
+            [(scope, now_ms) for scope in scopes],
+        )
+
+    def marks(self, scopes: Sequence[str]) -> dict[str, int]:
+        """Read the marks of scopes, to be settled once their ledgers are found done."""
+        rows = self._rows(
+            "SELECT scope, mark FROM shards WHERE scope IN (SELECT value FROM json_each(?))", (json.dumps(scopes),)
+        )
+        return dict(rows)
+
+    def settle(self, settled: Iterable[tuple[str, int, int | None, Counts]]) -> None:
+        """Note per (scope, mark, due_ms, counts) that all work known at that mark is done until ``due_ms``."""
+        self._many(
+            "UPDATE shards SET settled = max(settled, ?), due_ms = ?, counts = ? WHERE scope = ?",
+            [(mark, due_ms, _to_json(counts), scope) for scope, mark, due_ms, counts in settled],
+        )
+
+    def undone(self, *, now_ms: int, rung_before_ms: int, limit: int) -> list[str]:
+        """List scopes with work known or due that were not rung since ``rung_before_ms``, longest waiting first."""
+        rows = self._rows(
+            "SELECT scope FROM (SELECT scope, marked_ms AS since, rung_ms FROM shards WHERE mark > settled"
+            " UNION SELECT scope, due_ms, rung_ms FROM shards WHERE due_ms <= ?)"
+            " WHERE rung_ms < ? GROUP BY scope ORDER BY min(since) LIMIT ?",
+            (now_ms, rung_before_ms, limit),
+        )
+        return [row[0] for row in rows]
+
+    def note_rung(self, scopes: Iterable[str], *, now_ms: int) -> None:
+        """Note that these scopes' doorbells were rung."""
+        self._many("UPDATE shards SET rung_ms = ? WHERE scope = ?", [(now_ms, scope) for scope in scopes])
+
+    def n_undone(self) -> int:
+        """Count the scopes with work known and not done."""
+        return int(self._rows("SELECT count(*) FROM shards WHERE mark > settled", ())[0][0])
+
+    def scopes(self) -> list[str]:
+        """List the keys of all scopes known."""
+        return [row[0] for row in self._rows("SELECT scope FROM shards ORDER BY scope", ())]
+
+    def counts(self) -> Counts:
+        """Sum what all shards held when last settled."""
+        total = Counts()
+        for (text,) in self._rows("SELECT counts FROM shards", ()):
+            total += _from_json(text)
+        return total
+
+    def add_totals(self, outcomes: dict[str, int]) -> None:
+        """Add to running totals, such as events by outcome."""
+        self._many(
+            "INSERT INTO totals VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+            sorted(outcomes.items()),
+        )
+
+    def totals(self) -> dict[str, int]:
+        """Read the running totals."""
+        return dict(self._rows("SELECT name, value FROM totals ORDER BY name", ()))
+
+    def remove(self, scope: str) -> None:
+        """Drop a scope whose shard is gone."""
+        self._many("DELETE FROM shards WHERE scope = ?", [(scope,)])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _rows(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
+        with self._lock:
+            try:
+                return self._db.execute(statement, values).fetchall()
+            except apsw.Error as error:
+                raise _translated(error, self.path) from error
+
+    def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if not rows:
+            return
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    self._db.executemany(statement, rows)
+                    self._db.execute("COMMIT")
+                finally:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+            except apsw.Error as error:
+                raise _translated(error, self.path) from error
+
+
+def _open(path: Path, busy_timeout_ms: int) -> apsw.Connection:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = apsw.Connection(str(path))
+        connection.set_busy_timeout(busy_timeout_ms)
+        connection.execute(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE; {_DDL} COMMIT")
+    except (apsw.Error, OSError) as error:
+        raise _translated(error, path) from error
+    return connection
+
+
+def _translated(error: apsw.Error | OSError, path: Path) -> ShardError | TransientError:
+    if isinstance(error, apsw.BusyError | apsw.LockedError | apsw.FullError):
+        return TransientError(f"{path}: {error}; retry")
+    return ShardError(
+        f"{path}: {error}; it holds nothing that cannot be rebuilt: remove it and start 'turnstream up'"
+    )
+
+
+def _to_json(counts: Counts) -> str:
+    return json.dumps({f.name: value for f in fields(counts) if (value := getattr(counts, f.name))})
+
+
+def _from_json(text: str) -> Counts:
+    known = {f.name for f in fields(Counts)}
+    return Counts(**{name: value for name, value in json.loads(text).items() if name in known})
