@@ -182,7 +182,10 @@ def to_epoch_ms(value: datetime | str | float) -> int:
     """
     if isinstance(value, bool):
         raise PoisonError(f"{value!r} is no time; use ISO 8601 or epoch seconds", field="timestamp")
-    seconds = float(value) if isinstance(value, int | float) else _aware(value).timestamp()
+    try:
+        seconds = float(value) if isinstance(value, int | float) else _aware(value).timestamp()
+    except OverflowError as error:
+        raise PoisonError("lies outside the years 1900-2199", field="timestamp") from error
     if not _EARLIEST_MS <= seconds * 1000 < _LATEST_MS:  # also catches NaN and infinity
         hint = " (epoch milliseconds? divide by 1000)" if abs(seconds) > _LATEST_MS / 1000 else ""
         raise PoisonError(f"{value!r} lies outside the years 1900-2199{hint}", field="timestamp")
