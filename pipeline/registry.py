@@ -1,7 +1,7 @@
 """Which shards have work: one small SQLite file per data folder, ``registry.sqlite``.
 
 It answers "is everything searchable?" and "who must be rung again?" without opening thousands of ledgers. The
-ingester marks a scope after its ledger commit and before the acknowledgement, so a kill between them repeats the mark.
+ingester marks a scope after its ledger commit and before the acknowledgement: a kill between them repeats the mark.
 A worker reads the mark, then the ledger, and settles only the mark it read: a commit in between leaves it marked.
 
 Everything here is derived. When the file is missing or damaged it is made anew and filled from the shards.
@@ -161,7 +161,9 @@ def _open(path: Path, busy_timeout_ms: int) -> apsw.Connection:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = apsw.Connection(str(path))
         connection.set_busy_timeout(busy_timeout_ms)
-        connection.execute(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE; {_DDL} COMMIT")
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "normal")
+        connection.execute(f"BEGIN IMMEDIATE; {_DDL} COMMIT")
     except (apsw.Error, OSError) as error:
         raise _translated(error, path) from error
     return connection

@@ -43,9 +43,12 @@ def connect(path: Path, *, busy_timeout_ms: int = 30_000, query_only: bool = Fal
         connection.set_busy_timeout(busy_timeout_ms)
         # A checkpoint at close costs two fsyncs for each of thousands of ledgers; the next opener reads the WAL.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.execute(f"PRAGMA query_only = {int(query_only)}; PRAGMA mmap_size = {_MMAP_BYTES}")
-        if not query_only:
-            connection.execute("PRAGMA secure_delete = ON; PRAGMA synchronous = FULL")
+        connection.pragma("mmap_size", _MMAP_BYTES)
+        if query_only:
+            connection.pragma("query_only", 1)
+        else:
+            connection.pragma("secure_delete", 1)
+            connection.pragma("synchronous", "full")
         return connection
 
 

@@ -5,7 +5,7 @@ them: a tombstone stays, as a digest that tells nobody what was forgotten. Any p
 events ends in the same turns.
 
 Why: a deleted turn or session stays deleted whatever arrives later; a deleted scope only up to the deletion's own
-timestamp, because the user who asked to be forgotten may come back.
+timestamp, because the user who asked to be forgotten may come back. A turn with any revision that old goes with it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any
 
 import apsw
 
@@ -67,6 +68,7 @@ class _Batch:
         self._db = connection
         self._now_ms = now_ms
         self._changed_sessions: set[str] = set()
+        self._bereft_sessions: set[str] = set()
         self._purge = False
         self._has_tombstones = connection.execute("SELECT 1 FROM tombstones LIMIT 1").fetchone() is not None
 
@@ -90,23 +92,37 @@ class _Batch:
             "INSERT INTO sessions (session_id, changed_ms) VALUES (?, ?) ON CONFLICT (session_id) DO UPDATE SET"
             " version = version + 1, state = 0, changed_ms = excluded.changed_ms,"
             " attempts = 0, retry_at_ms = NULL, failure = NULL",
-            [(session_id, self._now_ms) for session_id in sorted(self._changed_sessions)],
+            [(session_id, self._now_ms) for session_id in sorted(self._changed_sessions | self._bereft_sessions)],
         )
+        for session_id in sorted(self._bereft_sessions):
+            # A summary tells what its forgotten turns said; it is made again from what is left.
+            self._db.execute("DELETE FROM summaries WHERE session_id = ?", (session_id,))
+            self._db.execute(
+                "DELETE FROM sessions WHERE session_id = ?1 AND closed_ms IS NULL"
+                " AND NOT EXISTS (SELECT 1 FROM turns WHERE session_id = ?1)",
+                (session_id,),
+            )
         if self._purge:
             self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PURGE_DUE, str(self._now_ms)))
 
     def _turn(self, turn: Turn) -> Outcome:
         if self._is_forgotten(turn.session_id, turn.turn_id, turn.timestamp_ms):
+            self._forget_turn(turn.session_id, turn.turn_id)  # another revision of it may have come first
             return Outcome.FORGOTTEN
-        known = self._db.execute(
-            "SELECT turn_offset, revision, timestamp_ms, event_id FROM turns WHERE session_id = ? AND turn_id = ?",
+        known: Any = self._db.execute(
+            "SELECT turn_offset, first_ms, revision, timestamp_ms, event_id FROM turns"
+            " WHERE session_id = ? AND turn_id = ?",
             (turn.session_id, turn.turn_id),
         ).fetchone()
+        first_ms = turn.timestamp_ms
         if known is not None:
-            if (turn.revision, turn.timestamp_ms, turn.event_id) <= known[1:]:
+            turn_offset, known_first_ms, *rank = known
+            first_ms = min(first_ms, known_first_ms)
+            if (turn.revision, turn.timestamp_ms, turn.event_id) <= tuple(rank):
+                self._db.execute("UPDATE turns SET first_ms = ? WHERE turn_offset = ?", (first_ms, turn_offset))
                 return Outcome.SUPERSEDED
-            self._remove_turns("turn_offset = ?", (known[0],))
-        self._db.execute(_INSERT_TURN, _turn_row(turn))
+            self._remove_turns("turn_offset = ?", (turn_offset,))
+        self._db.execute(_INSERT_TURN, (*_turn_row(turn), first_ms))
         self._changed_sessions.add(turn.session_id)
         return Outcome.APPLIED if known is None else Outcome.EDITED
 
@@ -129,29 +145,35 @@ class _Batch:
 
     def _forget(self, event: TurnDeleted | SessionDeleted | ScopeDeleted) -> None:
         if isinstance(event, TurnDeleted):
-            self._bury(_turn_target(event.session_id, event.turn_id), _FOR_GOOD)
-            self._remove_turns("session_id = ? AND turn_id = ?", (event.session_id, event.turn_id))
-            if self._has_turns(event.session_id):
-                self._db.execute("DELETE FROM summaries WHERE session_id = ?", (event.session_id,))
-                self._changed_sessions.add(event.session_id)
-            else:
-                self._remove_session(event.session_id)
+            self._forget_turn(event.session_id, event.turn_id)
         elif isinstance(event, SessionDeleted):
             self._bury(_session_target(event.session_id), _FOR_GOOD)
+            within = f"{_session_target(event.session_id)}/*"
+            self._db.execute("DELETE FROM tombstones WHERE target GLOB ?", (within,))  # the session's covers them
             self._remove_turns("session_id = ?", (event.session_id,))
-            self._remove_session(event.session_id)
+            self._db.execute("UPDATE sessions SET closed_ms = NULL WHERE session_id = ?", (event.session_id,))
+            self._bereft_sessions.add(event.session_id)
         else:
             self._forget_scope(event.timestamp_ms)
 
+    def _forget_turn(self, session_id: str, turn_id: str) -> None:
+        if not self._is_buried(_session_target(session_id)):
+            self._bury(_turn_target(session_id, turn_id), _FOR_GOOD)
+        self._remove_turns("session_id = ? AND turn_id = ?", (session_id, turn_id))
+        self._bereft_sessions.add(session_id)
+
     def _forget_scope(self, until_ms: int) -> None:
         self._bury("scope", until_ms)
-        self._remove_turns("timestamp_ms <= ?", (until_ms,))
-        for session_id in [str(row[0]) for row in self._db.execute("SELECT session_id FROM sessions")]:
-            if self._has_turns(session_id):
-                self._db.execute("DELETE FROM summaries WHERE session_id = ?", (session_id,))
-                self._changed_sessions.add(session_id)
-            else:
-                self._remove_session(session_id)
+        old = "SELECT session_id, turn_id FROM turns WHERE first_ms <= ?"
+        for session_id, turn_id in self._db.execute(old, (until_ms,)).fetchall():
+            self._bury(_turn_target(str(session_id), str(turn_id)), _FOR_GOOD)
+        self._remove_turns("first_ms <= ?", (until_ms,))
+        self._db.execute(
+            "UPDATE sessions SET closed = 0, closed_ms = NULL, platform_summary = NULL WHERE closed_ms <= ?",
+            (until_ms,),
+        )
+        self._bereft_sessions.update(str(row[0]) for row in self._db.execute("SELECT session_id FROM sessions"))
+        self._bereft_sessions |= self._changed_sessions
 
     def _bury(self, target: str, until_ms: int) -> None:
         self._db.execute(
@@ -160,6 +182,9 @@ class _Batch:
             (target, until_ms),
         )
         self._has_tombstones = True
+
+    def _is_buried(self, target: str) -> bool:
+        return self._db.execute("SELECT 1 FROM tombstones WHERE target = ?", (target,)).fetchone() is not None
 
     def _is_forgotten(self, session_id: str, turn_id: str | None, timestamp_ms: int) -> bool:
         if not self._has_tombstones:  # the common case costs nothing
@@ -170,16 +195,6 @@ class _Batch:
                 "SELECT 1 FROM tombstones WHERE target IN (?, ?, ?) AND until_ms >= ?", (*targets, timestamp_ms)
             ).fetchone()
         )
-
-    def _has_turns(self, session_id: str) -> bool:
-        return (
-            self._db.execute("SELECT 1 FROM turns WHERE session_id = ? LIMIT 1", (session_id,)).fetchone() is not None
-        )
-
-    def _remove_session(self, session_id: str) -> None:
-        self._changed_sessions.discard(session_id)
-        self._db.execute("DELETE FROM summaries WHERE session_id = ?", (session_id,))
-        self._db.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
 
     def _remove_turns(self, condition: str, values: tuple[str | int, ...]) -> None:
         offsets = f"SELECT turn_offset FROM turns WHERE {condition}"  # noqa: S608 - conditions are literals above
@@ -194,7 +209,7 @@ class _Batch:
 
 _INSERT_TURN = (
     "INSERT INTO turns (session_id, turn_id, event_id, revision, role, speaker, content, timestamp_ms, turn_index,"
-    " tags, mood, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " tags, mood, metadata, first_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -224,7 +239,7 @@ def _session_target(session_id: str) -> str:
 
 
 def _turn_target(session_id: str, turn_id: str) -> str:
-    return _digest("turn", session_id, turn_id)
+    return f"{_session_target(session_id)}/{_digest('turn', session_id, turn_id)}"
 
 
 def _digest(*parts: str) -> str:

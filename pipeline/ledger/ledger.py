@@ -39,7 +39,7 @@ class Ledger:
         connection = connect(path, busy_timeout_ms=busy_timeout_ms)
         require_scope(connection, path, scope)
         if not durable:
-            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.pragma("synchronous", "normal")
         return cls(path, scope, connection)
 
     @contextmanager
@@ -84,7 +84,7 @@ class Ledger:
     def truncate_wal(self) -> None:
         """Move every page into the main file and empty the WAL, so that overwritten bytes are gone from disk."""
         with translated(self.path):
-            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def close(self) -> None:
         """Close the file; what was committed stays."""

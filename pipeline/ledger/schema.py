@@ -12,6 +12,8 @@
 | sessions | session, and whether its summary is due; `version` counts its changes | session_id |
 | summaries | summarised session: text, digest of what was summarised, embedding | summary_id |
 
+A turn's `first_ms` is the least timestamp of all its revisions, kept or not: what a deleted scope forgets by.
+
 `turn_offset`, `trace_id` and `summary_id` only grow (AUTOINCREMENT: a plain rowid is reused after a delete), so each
 can be a watermark: what is above it is new.
 
@@ -54,7 +56,7 @@ CREATE TABLE turns (
   turn_offset INTEGER PRIMARY KEY AUTOINCREMENT,
   session_id TEXT NOT NULL, turn_id TEXT NOT NULL, event_id TEXT NOT NULL, revision INTEGER NOT NULL,
   role TEXT NOT NULL, speaker TEXT, content TEXT NOT NULL,
-  timestamp_ms INTEGER NOT NULL, turn_index INTEGER NOT NULL,
+  timestamp_ms INTEGER NOT NULL, first_ms INTEGER NOT NULL, turn_index INTEGER NOT NULL,
   tags TEXT NOT NULL, mood TEXT, metadata TEXT NOT NULL,
   state INTEGER NOT NULL DEFAULT 0, attempts INTEGER NOT NULL DEFAULT 0, claimed_by TEXT, failure TEXT,
   UNIQUE (session_id, turn_id)

@@ -1,0 +1,263 @@
+"""What readers ask a ledger: SELECTs only, over a connection that is already known to be the scope's.
+
+Only what exists is returned: forgetting a turn deletes its rows in the same transaction, so a missing row is a
+forgotten or edited one. Callers that need several answers about one moment ask inside one transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import ShardError
+
+Ids = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
+_FIRST_MS, _LAST_MS = -(1 << 62), 1 << 62
+
+
+class TraceRow(NamedTuple):
+    """A trace with its turn's fields but not its text, which may be large."""
+
+    trace_id: int
+    turn_offset: int
+    start: int
+    stop: int
+    strength: float
+    stability_ms: float
+    valence: float
+    confidence: float
+    last_accessed_ms: int
+    session_id: str
+    turn_id: str
+    role: str
+    speaker: str | None
+    timestamp_ms: int
+    tags_json: str
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The turn's tags, its session's first."""
+        return tuple(json.loads(self.tags_json))
+
+
+class TurnRow(NamedTuple):
+    """A turn as a reader shows it."""
+
+    turn_offset: int
+    session_id: str
+    turn_id: str
+    role: str
+    speaker: str | None
+    content: str
+    timestamp_ms: int
+
+
+class SummaryRow(NamedTuple):
+    """A session's summary."""
+
+    session_id: str
+    text: str
+    model_id: str
+    session_date: str | None
+    summarised_ms: int
+
+
+class SessionRow(NamedTuple):
+    """A session and its extent in time."""
+
+    session_id: str
+    n_turns: int
+    first_ms: int
+    last_ms: int
+    is_closed: bool
+    summary: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much a ledger holds."""
+
+    turns: int
+    traces: int
+    sessions: int
+    summaries: int
+
+
+def traces(connection: apsw.Connection, trace_ids: Ids) -> list[TraceRow]:
+    """Fetch the traces that exist, in no particular order."""
+    if not trace_ids.size:
+        return []
+    rows = connection.execute(
+        "SELECT trace_id, t.turn_offset, start, stop, strength, stability_ms, valence, confidence, last_accessed_ms,"
+        " session_id, turn_id, role, speaker, timestamp_ms, tags"
+        " FROM carray(?) wanted CROSS JOIN traces t ON trace_id = wanted.value"
+        " CROSS JOIN turns u ON u.turn_offset = t.turn_offset",
+        (_array(trace_ids),),
+    )
+    return [TraceRow(*row) for row in rows]
+
+
+def contents(connection: apsw.Connection, turn_offsets: Sequence[int]) -> dict[int, str]:
+    """Fetch the text of turns by offset.
+
+    Why: apart from the traces, so that a long turn with many chunks is read once.
+    """
+    if not turn_offsets:
+        return {}
+    wanted = np.unique(np.asarray(turn_offsets, dtype=np.int64))
+    return dict(
+        connection.execute(
+            "SELECT turn_offset, content FROM carray(?) wanted CROSS JOIN turns ON turn_offset = wanted.value",
+            (_array(wanted),),
+        )
+    )
+
+
+def vectors_above(connection: apsw.Connection, trace_id: int, dimension: int) -> tuple[Ids, Vectors]:
+    """Fetch the ids (ascending) and vectors ``(n, d) float32`` of the traces above a watermark.
+
+    Raises:
+        ShardError: a vector has another length than the ledger's dimension.
+    """
+    rows = connection.execute(
+        "SELECT trace_id, vector FROM vectors WHERE trace_id > ? ORDER BY trace_id", (trace_id,)
+    ).fetchall()
+    return _ids_and_vectors(rows, dimension)
+
+
+def vectors_of(connection: apsw.Connection, trace_ids: Ids, dimension: int) -> tuple[Ids, Vectors]:
+    """Fetch the ids and vectors ``(n, d) float32`` of those of the given traces that exist.
+
+    Raises:
+        ShardError: a vector has another length than the ledger's dimension.
+    """
+    if not trace_ids.size:
+        return _ids_and_vectors([], dimension)
+    rows = connection.execute(
+        "SELECT trace_id, vector FROM carray(?) wanted CROSS JOIN vectors ON trace_id = wanted.value",
+        (_array(trace_ids),),
+    ).fetchall()
+    return _ids_and_vectors(rows, dimension)
+
+
+def trace_ids_between(connection: apsw.Connection, after_ms: int | None, before_ms: int | None) -> Ids:
+    """List, ascending, the traces of turns said between two times, both included; None leaves an end open."""
+    rows = connection.execute(
+        "SELECT trace_id FROM turns CROSS JOIN traces USING (turn_offset) WHERE timestamp_ms BETWEEN ? AND ?",
+        (_FIRST_MS if after_ms is None else after_ms, _LAST_MS if before_ms is None else before_ms),
+    ).fetchall()
+    return np.sort(np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows)))
+
+
+def neighbours(
+    connection: apsw.Connection, turn_offsets: Sequence[int], n: int
+) -> dict[int, tuple[tuple[TurnRow, ...], tuple[TurnRow, ...]]]:
+    """Fetch up to ``n`` turns before and after each turn in its session, each list in the session's order."""
+    if n == 0 or not turn_offsets:
+        return {}
+    around = {
+        offset: (json.loads(before)[::-1], json.loads(after))
+        for offset, before, after in connection.execute(
+            _NEIGHBOURS, (_array(np.unique(np.asarray(turn_offsets, dtype=np.int64))), n)
+        )
+    }
+    rows = turns(connection, [offset for pair in around.values() for side in pair for offset in side])
+    return {
+        offset: (tuple(rows[o] for o in before), tuple(rows[o] for o in after))
+        for offset, (before, after) in around.items()
+    }
+
+
+def turns(connection: apsw.Connection, turn_offsets: Sequence[int]) -> dict[int, TurnRow]:
+    """Fetch the turns that exist, by offset."""
+    if not turn_offsets:
+        return {}
+    rows = connection.execute(
+        "SELECT turn_offset, session_id, turn_id, role, speaker, content, timestamp_ms"
+        " FROM carray(?) wanted CROSS JOIN turns ON turn_offset = wanted.value",
+        (_array(np.unique(np.asarray(turn_offsets, dtype=np.int64))),),
+    )
+    return {row[0]: TurnRow(*row) for row in rows}
+
+
+_EARLIER, _LATER = (
+    "(SELECT json_group_array(turn_offset) FROM (SELECT turn_offset FROM turns u WHERE u.session_id = hit.session_id"
+    f" AND (u.timestamp_ms, u.turn_index, u.turn_id) {comparison} (hit.timestamp_ms, hit.turn_index, hit.turn_id)"
+    f" ORDER BY u.timestamp_ms {order}, u.turn_index {order}, u.turn_id {order} LIMIT ?2))"
+    for comparison, order in (("<", "DESC"), (">", "ASC"))
+)
+_NEIGHBOURS = (
+    f"SELECT hit.turn_offset, {_EARLIER}, {_LATER}"  # noqa: S608 - made of the two literals above
+    " FROM carray(?1) wanted CROSS JOIN turns hit ON hit.turn_offset = wanted.value"
+)
+
+
+def summary_stamp(connection: apsw.Connection) -> tuple[int, int]:
+    """Give a value that changes whenever the set of summaries does: the greatest summary id and their number."""
+    row = connection.execute("SELECT ifnull(max(summary_id), 0), count(*) FROM summaries").fetchone()
+    return row[0], row[1]
+
+
+def summary_vectors(connection: apsw.Connection, dimension: int) -> tuple[tuple[str, ...], Vectors]:
+    """Fetch every summary's session id and vector ``(n, d) float32``, oldest summary first.
+
+    Raises:
+        ShardError: a vector has another length than the ledger's dimension.
+    """
+    rows = connection.execute("SELECT session_id, vector FROM summaries ORDER BY summary_id").fetchall()
+    return tuple(row[0] for row in rows), _vectors([row[1] for row in rows], dimension)
+
+
+def summaries(connection: apsw.Connection) -> list[SummaryRow]:
+    """List the summaries by session id."""
+    return [
+        SummaryRow(*row)
+        for row in connection.execute(
+            "SELECT session_id, text, model_id, session_date, summarised_ms FROM summaries ORDER BY session_id"
+        )
+    ]
+
+
+def sessions(connection: apsw.Connection, *, limit: int = -1) -> list[SessionRow]:
+    """List sessions that have turns, the latest first."""
+    return [
+        SessionRow(*row[:4], bool(row[4]), row[5])
+        for row in connection.execute(
+            "SELECT session_id, count(*), min(timestamp_ms), max(timestamp_ms) AS last_ms, ifnull(s.closed, 0),"
+            " m.text FROM turns LEFT JOIN sessions s USING (session_id) LEFT JOIN summaries m USING (session_id)"
+            " GROUP BY session_id ORDER BY last_ms DESC, session_id LIMIT ?",
+            (limit,),
+        )
+    ]
+
+
+def counts(connection: apsw.Connection) -> Counts:
+    """Count what the ledger holds."""
+    row = connection.execute(
+        "SELECT (SELECT count(*) FROM turns), (SELECT count(*) FROM traces),"
+        " (SELECT count(DISTINCT session_id) FROM turns), (SELECT count(*) FROM summaries)"
+    ).fetchone()
+    return Counts(*row)
+
+
+def _ids_and_vectors(rows: list[Any], dimension: int) -> tuple[Ids, Vectors]:
+    ids = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+    return ids, _vectors([row[1] for row in rows], dimension)
+
+
+def _vectors(blobs: list[bytes], dimension: int) -> Vectors:
+    if any(len(blob) != 2 * dimension for blob in blobs):
+        raise ShardError(f"a vector is not of {dimension} float16 numbers; restore the ledger from a backup")
+    return np.frombuffer(b"".join(blobs), dtype="<f2").reshape(len(blobs), dimension).astype(np.float32)
+
+
+def _array(values: Ids) -> apsw.CArrayBinding:
+    return apsw.carray(np.ascontiguousarray(values, dtype=np.int64), flags=apsw.SQLITE_CARRAY_INT64)

@@ -1,0 +1,61 @@
+"""The registry never calls a scope done that is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ShardError
+from pipeline.registry import Counts, Registry
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(tmp_path)
+
+
+def test_a_commit_during_the_work_leaves_the_scope_undone(registry: Registry) -> None:
+    """The worker read the mark before the ledger; what was marked since is not settled."""
+    registry.mark(["user/a"], now_ms=1)
+    seen = registry.marks(["user/a"])["user/a"]
+    registry.mark(["user/a"], now_ms=2)
+    registry.settle([("user/a", seen, None, Counts(turns=1))])
+    assert registry.n_undone() == 1
+    registry.settle([("user/a", registry.marks(["user/a"])["user/a"], None, Counts(turns=2))])
+    assert (registry.n_undone(), registry.counts().turns) == (0, 2)
+
+
+def test_a_slow_worker_cannot_unsettle(registry: Registry) -> None:
+    """Two workers settle in any order; the higher mark stands."""
+    registry.mark(["user/a"], now_ms=1)
+    registry.mark(["user/a"], now_ms=1)
+    registry.settle([("user/a", 2, None, Counts())])
+    registry.settle([("user/a", 1, None, Counts())])
+    assert registry.n_undone() == 0
+
+
+def test_undone_and_due_scopes_are_rung_again_oldest_first(registry: Registry) -> None:
+    """Lost doorbells are made good; sessions fall due by time alone."""
+    registry.mark(["user/b"], now_ms=5)
+    registry.mark(["user/a"], now_ms=3)
+    registry.mark(["user/c"], now_ms=1)
+    registry.settle([("user/c", 1, 100, Counts())])
+    assert registry.undone(now_ms=99, rung_before_ms=1, limit=10) == ["user/a", "user/b"]
+    assert registry.undone(now_ms=100, rung_before_ms=1, limit=10) == ["user/a", "user/b", "user/c"]
+    registry.note_rung(["user/a"], now_ms=50)
+    assert registry.undone(now_ms=100, rung_before_ms=50, limit=10) == ["user/b", "user/c"]
+
+
+def test_totals_add_up(registry: Registry) -> None:
+    """Stats show what happened to every event since the folder was made."""
+    registry.add_totals({"applied": 2})
+    registry.add_totals({"applied": 1, "duplicate": 4})
+    assert registry.totals() == {"applied": 3, "duplicate": 4}
+
+
+def test_a_damaged_registry_says_it_can_be_removed(tmp_path: Path) -> None:
+    """It holds nothing that cannot be rebuilt."""
+    (tmp_path / "registry.sqlite").write_bytes(b"junk" * 999)
+    with pytest.raises(ShardError, match="remove it"):
+        Registry(tmp_path)
