@@ -6,7 +6,6 @@ the caller wins over the event's own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
