@@ -1,0 +1,321 @@
+"""The stream of turns as one reader and its publishers see it; see the package for the key schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import redis
+from redis import exceptions as redis_errors
+
+from pipeline.errors import ConfigError
+from pipeline.stream import scripts
+from pipeline.stream.connection import address, translate, translated
+
+FIELD: Final = b"event"
+_AT_ONCE: Final = 64
+"""Letters in one script: each may hold megabytes, and the server does nothing else meanwhile."""
+_COUNTED_AT_ONCE: Final = 1_000
+_ENTRY_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry as read; ``n_fields`` is 0 when it was deleted from the stream but is still pending.
+
+    Args:
+        id: as in Redis, ``milliseconds-sequence``.
+        raw: bytes of the field ``event``, or None when there is no such field.
+        n_fields: fields of the entry; a well-formed one has one.
+    """
+
+    id: str
+    raw: bytes | None
+    n_fields: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Entries taken over from consumers that went silent, and ids that were pending but no longer exist."""
+
+    entries: list[Entry]
+    deleted: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An entry set aside for good; ``id`` is its place among the dead letters, "" before it has one."""
+
+    entry_id: str
+    raw: bytes | None
+    reason: str
+    field: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How far behind the group is.
+
+    Args:
+        length: entries in the stream, read ones that are not yet trimmed included.
+        undelivered: entries no consumer of the group was given yet.
+        pending: entries given to a consumer and not acked.
+        oldest_pending_ms: age of the oldest pending entry by the server's clock; 0 when none is pending.
+        dead: dead letters.
+    """
+
+    length: int
+    undelivered: int
+    pending: int
+    oldest_pending_ms: int
+    dead: int
+
+    @property
+    def unread(self) -> int:
+        """Entries that are not yet in a ledger."""
+        return self.undelivered + self.pending
+
+
+class TurnStream:
+    """The stream ``name``, read through ``group``, with its dead letters in ``dead_name``.
+
+    A missing group is made again from the first entry on. Every method raises what `translated` lists.
+    """
+
+    def __init__(self, client: redis.Redis, *, name: str, dead_name: str, group: str) -> None:
+        self.client: Any = client  # the library's types cover its asyncio half too and fit neither
+        self.name = name
+        self.dead_name = dead_name
+        self.group = group
+        self._dead_letter = client.register_script(scripts.DEAD_LETTER)
+        self._replay = client.register_script(scripts.REPLAY)
+        self._trim = client.register_script(scripts.TRIM)
+        self._remove_idle = client.register_script(scripts.REMOVE_IDLE_CONSUMERS)
+        self._count_after = client.register_script(scripts.COUNT_AFTER)
+
+    # publishing
+
+    def append(self, raw: bytes) -> str:
+        """Add one event; as durable on return as the server's ``appendfsync`` makes it. Gives the entry id."""
+        with translated(self.client):
+            return _text(self.client.xadd(self.name, {FIELD: raw}))
+
+    def append_many(self, raws: Sequence[bytes]) -> list[str]:
+        """Add events in order, in one round trip; on an error any part of them may be in the stream."""
+        with translated(self.client), self.client.pipeline(transaction=False) as pipe:
+            for raw in raws:
+                pipe.xadd(self.name, {FIELD: raw})
+            replies = pipe.execute(raise_on_error=False)  # raising, the library quotes the command: user text
+        for reply in replies:
+            if isinstance(reply, redis_errors.RedisError):
+                raise translate(reply, address(self.client)) from reply
+        return [_text(reply) for reply in replies]
+
+    # reading
+
+    def ensure_group(self) -> None:
+        """Make the stream and the group unless they exist; a new group starts at the first entry, never at "$"."""
+        with translated(self.client):
+            try:
+                self.client.xgroup_create(self.name, self.group, id="0", mkstream=True)
+            except redis_errors.ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):
+                    raise
+
+    def read(self, consumer: str, *, count: int, block_ms: int) -> list[Entry]:
+        """Take entries nobody was given yet, in order; they are pending until acked.
+
+        Args:
+            consumer: name of the reader.
+            count: most entries.
+            block_ms: longest wait for the first; 0 does not wait. At most half the client's reply timeout.
+        """
+        return self._read(consumer, ">", count=count, block_ms=self._bounded(block_ms))
+
+    def read_own_pending(self, consumer: str, *, count: int, after: str = "0") -> list[Entry]:
+        """Read what this consumer was given and did not ack, in order, from past the entry ``after``."""
+        return self._read(consumer, after, count=count, block_ms=None)
+
+    def claim(self, consumer: str, *, min_idle_ms: int, count: int) -> Claim:
+        """Take over entries pending for at least ``min_idle_ms``; ids gone from the stream stop being pending."""
+        entries, deleted, cursor = list[Entry](), list[str](), "0-0"
+        while True:
+            wanted = count - len(entries)
+            reply = self._in_group(
+                self.client.xautoclaim, self.name, self.group, consumer, min_idle_ms, start_id=cursor, count=wanted
+            )
+            cursor = _text(reply[0])
+            entries += [_entry(*item) for item in reply[1] if item[0] is not None]
+            deleted += [_text(item) for item in reply[2]]
+            if cursor == "0-0" or len(entries) >= count:  # the server looks at ten times count, then stops
+                return Claim(entries, deleted)
+
+    def ack(self, ids: Sequence[str]) -> int:
+        """Mark entries as done; what is to be kept of them must be durable before. Gives how many were pending."""
+        if not ids:
+            return 0
+        with translated(self.client):
+            return int(self.client.xack(self.name, self.group, *ids))
+
+    # dead letters
+
+    def dead_letter_and_ack(self, letters: Iterable[DeadLetter]) -> int:
+        """Set entries aside and ack them, both or neither; one that is not pending any more was done before.
+
+        Gives how many were set aside now. Safe to repeat, and from two consumers at once.
+        """
+        n_done = 0
+        for some in _sliced(letters, _AT_ONCE):
+            arguments: list[str | bytes] = [self.group]
+            for letter in some:
+                present = "0" if letter.raw is None else "1"
+                arguments += [letter.entry_id, letter.reason, letter.field, present, letter.raw or b""]
+            n_done += self._in_group(self._dead_letter, [self.name, self.dead_name], arguments)
+        return n_done
+
+    def dead_letters(self, *, start: str = "-", count: int = 100) -> list[DeadLetter]:
+        """List dead letters, oldest first, from the id ``start`` on; "(" before the id leaves that one out."""
+        with translated(self.client):
+            found = self.client.xrange(self.dead_name, start if start == "-" else _checked(start), "+", count=count)
+        return [
+            DeadLetter(
+                entry_id=_text(fields.get(b"entry_id", b"")),
+                raw=fields.get(FIELD),
+                reason=_text(fields.get(b"reason", b"")),
+                field=_text(fields.get(b"field", b"")),
+                id=_text(id_),
+            )
+            for id_, fields in found
+        ]
+
+    def drop(self, ids: Sequence[str]) -> int:
+        """Delete dead letters for good; gives how many there were."""
+        if not ids:
+            return 0
+        with translated(self.client):
+            return int(self.client.xdel(self.dead_name, *map(_checked, ids)))
+
+    def replay(self, ids: Iterable[str]) -> list[str]:
+        """Move dead letters back to the stream's end, their bytes unchanged; gives the new entry ids.
+
+        An id that is no dead letter, or a letter without an event, is passed over. Safe to repeat.
+        """
+        added = list[str]()
+        with translated(self.client):
+            for some in _sliced(map(_checked, ids), _AT_ONCE):
+                added += map(_text, self._replay([self.name, self.dead_name], some))
+        return added
+
+    # upkeep
+
+    def backlog(self) -> Backlog:
+        """Measure how far behind the group is; makes nothing."""
+        with translated(self.client):
+            length, group = int(self.client.xlen(self.name)), self._group_info()
+            pending = int(group["pending"]) if group else 0
+            return Backlog(
+                length=length,
+                undelivered=self._undelivered(group, length),
+                pending=pending,
+                oldest_pending_ms=self._oldest_pending_ms() if pending else 0,
+                dead=int(self.client.xlen(self.dead_name)),
+            )
+
+    def unread(self) -> int:
+        """Count entries that are not yet in a ledger, undelivered or pending; cheap enough for publishers."""
+        with translated(self.client):
+            group = self._group_info()
+            if group is None:
+                return int(self.client.xlen(self.name))
+            return self._undelivered(group, 0) + int(group["pending"])
+
+    def trim(self) -> int:
+        """Drop what every group has read and acked, and nothing else; gives how many entries.
+
+        Why: ``MAXLEN`` would drop unread entries without a trace.
+        """
+        with translated(self.client):
+            return int(self._trim([self.name]))
+
+    def remove_idle_consumers(self, min_idle_ms: int) -> list[str]:
+        """Forget consumers silent for so long that have nothing pending; gives their names."""
+        removed = self._in_group(self._remove_idle, [self.name], [self.group, min_idle_ms])
+        return [_text(name) for name in removed]
+
+    # within
+
+    def _read(self, consumer: str, position: str, *, count: int, block_ms: int | None) -> list[Entry]:
+        reply = self._in_group(
+            self.client.xreadgroup, self.group, consumer, {self.name: position}, count=count, block=block_ms
+        )
+        return [_entry(*item) for _, items in reply or () for item in items]
+
+    def _in_group(self, command: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        with translated(self.client):
+            try:
+                return command(*args, **options)
+            except redis_errors.ResponseError as error:
+                if not str(error).startswith("NOGROUP"):
+                    raise
+            self.ensure_group()
+            return command(*args, **options)
+
+    def _bounded(self, block_ms: int) -> int | None:
+        timeout_s = self.client.connection_pool.connection_kwargs.get("socket_timeout")
+        bounded = min(block_ms, int(timeout_s * 500)) if timeout_s else block_ms
+        return bounded or None  # Redis takes 0 as for ever
+
+    def _group_info(self) -> dict[str, Any] | None:
+        try:
+            groups = self.client.xinfo_groups(self.name)
+        except redis_errors.ResponseError as error:
+            if "no such key" not in str(error):
+                raise
+            return None
+        return next((group for group in groups if _text(group["name"]) == self.group), None)
+
+    def _undelivered(self, group: dict[str, Any] | None, length: int) -> int:
+        if group is None:
+            return length
+        if group.get("lag") is not None:
+            return int(group["lag"])
+        total, position = 0, group["last-delivered-id"]  # the server lost count: entries were deleted
+        while True:
+            n_found, position = self._count_after([self.name], [position, _COUNTED_AT_ONCE])
+            total += int(n_found)
+            if n_found < _COUNTED_AT_ONCE:
+                return total
+
+    def _oldest_pending_ms(self) -> int:
+        first = self.client.xpending_range(self.name, self.group, min="-", max="+", count=1)
+        if not first:
+            return 0
+        seconds, microseconds = self.client.time()
+        appended_ms = int(_text(first[0]["message_id"]).partition("-")[0])
+        return max(0, int(seconds) * 1000 + int(microseconds) // 1000 - appended_ms)
+
+
+def _entry(entry_id: bytes, fields: dict[bytes, bytes] | None) -> Entry:
+    return Entry(_text(entry_id), (fields or {}).get(FIELD), len(fields or {}))
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _checked(entry_id: str) -> str:
+    if not _ENTRY_ID.fullmatch(entry_id.removeprefix("(")):
+        raise ConfigError(f"{entry_id!r} is no entry id; they look like 1714566600000-0")
+    return entry_id
+
+
+def _sliced(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while some := list(islice(iterator, size)):
+        yield some
