@@ -161,3 +161,30 @@ def postpone(ledger: Ledger, due_session: DueSession, *, failure: str, retry_at_
             " WHERE session_id = ? AND version = ?",
             (failure, retry_at_ms, due_session.session_id, due_session.version),
         )
+
+
+def delete_summary(ledger: Ledger, session_id: str) -> bool:
+    """Remove a session's summary; durable on return.
+
+    Returns:
+        Whether there was one.
+    """
+    with ledger.write() as connection:
+        connection.execute("DELETE FROM summaries WHERE session_id = ?", (session_id,))
+        return connection.changes() > 0
+
+
+def replace_vector(ledger: Ledger, session_id: str, text: str, vector: npt.NDArray[np.float32]) -> bool:
+    """Keep a summary under a new summary id with a vector ``(d,) float32`` made anew from its text.
+
+    Returns:
+        False when that summary is no longer there: it was replaced or forgotten meanwhile, and stays so.
+    """
+    with ledger.write() as connection:
+        connection.execute(
+            "INSERT OR REPLACE INTO summaries (session_id, text, digest, model_id, session_date, summarised_ms,"
+            " tokens_in, tokens_out, vector) SELECT session_id, text, digest, model_id, session_date, summarised_ms,"
+            " tokens_in, tokens_out, ? FROM summaries WHERE session_id = ? AND text = ?",
+            (vector.astype("<f2").tobytes(), session_id, text),
+        )
+        return connection.changes() > 0
