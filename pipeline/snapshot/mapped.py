@@ -1,0 +1,70 @@
+"""One generation, mapped into memory and searched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import DimensionMismatchError
+from pipeline.snapshot.manifest import Manifest
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+
+
+class Snapshot:
+    """One published generation, mapped into memory: safe to search from many threads, never changed.
+
+    It goes on working after a newer generation has removed its file.
+    """
+
+    def __init__(self, index: Any, manifest: Manifest) -> None:
+        self._index = index
+        self.watermark = manifest.watermark
+        self.generation = manifest.generation
+        self.count = manifest.count
+        self.dimension = manifest.dimension
+
+    def search(self, xq: Floats, k: int, *, allowed_ids: Ids | None = None) -> tuple[Floats, Ids]:
+        """Find the ``k`` nearest ids of each query, best first.
+
+        Args:
+            xq: (d,) or (n, d) float32, rows L2-normalised; a score is then the cosine.
+            k: hits wanted; fewer come back when fewer exist.
+            allowed_ids: search only these; with an IVF index all of its lists are looked at.
+
+        Returns:
+            Scores and ids, both (k',) for one query. For n queries both (n, k'), where a row with fewer hits than the
+            longest one ends in id -1, score -inf.
+
+        Raises:
+            DimensionMismatchError: the queries are not of the index's dimension.
+        """
+        queries = np.ascontiguousarray(np.atleast_2d(xq), dtype=np.float32)
+        if queries.shape[1] != self.dimension:
+            raise DimensionMismatchError(
+                f"a query has {queries.shape[1]} dimensions, the snapshot {self.dimension}; embed with one model"
+            )
+        k = min(k, self.count if allowed_ids is None else len(allowed_ids))
+        if k <= 0 or not len(queries):
+            scores, ids = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        else:
+            scores, ids = self._index.search(queries, k, params=self._parameters(allowed_ids))
+        scores[ids < 0] = -np.inf
+        found = int((ids >= 0).sum(axis=1).max(initial=0))
+        scores, ids = scores[:, :found], ids[:, :found]
+        return (scores[0], ids[0]) if np.ndim(xq) == 1 else (scores, ids)
+
+    def _parameters(self, allowed_ids: Ids | None) -> Any:
+        import faiss  # noqa: PLC0415 - loads its own thread pool
+
+        if allowed_ids is None:
+            return None
+        selector = faiss.IDSelectorBatch(np.ascontiguousarray(allowed_ids, dtype=np.int64))
+        if isinstance(self._index, faiss.IndexIVF):
+            return faiss.SearchParametersIVF(  # type: ignore[call-arg]  # the stubs lack SWIG's keywords
+                sel=selector, nprobe=self._index.nlist
+            )
+        return faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]  # the same

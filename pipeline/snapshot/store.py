@@ -1,0 +1,268 @@
+"""Publish generations, open them checked, and remove what is no longer served; see the package for the files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import filelock
+import structlog
+
+from pipeline.errors import DimensionMismatchError, ShardError, TransientError
+from pipeline.snapshot.manifest import METRIC, Kind, Manifest
+from pipeline.snapshot.mapped import Snapshot
+
+Stamp = tuple[int, int, int]
+
+_LOCK_TIMEOUT_S: Final = 60.0
+_OPEN_ATTEMPTS: Final = 5
+_REBUILD: Final = "the ledger answers meanwhile; publish a new snapshot"
+
+log = structlog.get_logger()
+
+
+class SnapshotStore:
+    """The snapshots in one shard's folder.
+
+    Args:
+        folder: the shard's; its name stands in every manifest.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def stamp(self, kind: Kind) -> Stamp | None:
+        """Tell one published generation from another without reading it; None when there is none."""
+        try:
+            status = self._manifest_path(kind).stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def manifest(self, kind: Kind) -> Manifest | None:
+        """Read which generation is served; None when there is none.
+
+        Raises:
+            ShardError: the manifest is damaged or belongs to another shard or kind.
+        """
+        path = self._manifest_path(kind)
+        try:
+            manifest = Manifest.from_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, OSError) as error:
+            raise ShardError(f"{path} cannot be used: {error}; {_REBUILD}") from error
+        if (manifest.shard, manifest.kind) != (self._folder.name, kind):
+            raise ShardError(f"{path} belongs to {manifest.kind} of shard {manifest.shard}; {_REBUILD}")
+        return manifest
+
+    def open(self, kind: Kind, *, model_key: str) -> Snapshot | None:
+        """Check the served generation, byte for byte, and map it; None when there is none.
+
+        Raises:
+            ShardError: manifest or file is damaged, missing, swapped, or of another model.
+        """
+        for _ in range(_OPEN_ATTEMPTS):
+            before = self.stamp(kind)
+            manifest = self.manifest(kind)
+            if manifest is None:
+                return None
+            try:
+                return self._open(manifest, model_key)
+            except ShardError:
+                if self.stamp(kind) == before:
+                    raise
+                # a newer generation was published in between, and took our file away
+        raise ShardError(f"{self._manifest_path(kind)} was replaced {_OPEN_ATTEMPTS} times while opening; try again")
+
+    def publish(
+        self,
+        kind: Kind,
+        *,
+        index: Any,
+        watermark: int,
+        model_key: str,
+        dimension: int,
+        replaces: int | None = None,
+    ) -> Manifest:
+        """Serve ``index`` from now on; durable on return, and the old generation's bytes are gone.
+
+        Args:
+            kind: which of the shard's snapshots.
+            index: a FAISS index that returns ids, inner product; left as it is.
+            watermark: the greatest id the ledger held when the vectors were read.
+            model_key: of the model that made the vectors.
+            dimension: of that model.
+            replaces: the generation served when the ledger was read (0: none). Given, a publication by somebody
+                else in between is not overwritten: theirs may already lack what was forgotten meanwhile.
+
+        Raises:
+            DimensionMismatchError: the index has another dimension.
+            ShardError: the index does not rank by inner product, or the shard's folder is gone.
+            TransientError: the disk is full, or another publisher was faster or holds the lock.
+        """
+        self._check_index(index, dimension)
+        with self._locked(kind):
+            generation = self._last_generation(kind) + 1
+            if replaces is not None and replaces != self._served_generation(kind):
+                raise TransientError(
+                    f"another {kind} snapshot of {self._folder} was published meanwhile; build again"
+                )
+            path = self._index_path(kind, generation)
+            try:
+                n_bytes, digest = self._write_index(index, path)
+                manifest = Manifest(
+                    shard=self._folder.name,
+                    kind=kind,
+                    generation=generation,
+                    watermark=watermark,
+                    count=int(index.ntotal),
+                    dimension=dimension,
+                    model_key=model_key,
+                    n_bytes=n_bytes,
+                    digest=digest,
+                )
+                self._write_manifest(manifest, self._manifest_path(kind))
+            except (OSError, RuntimeError) as error:
+                self._remove_temporaries(kind)
+                raise TransientError(f"could not write {path}: {error}; is the disk full?") from error
+            self._remove_all_but(kind, generation)
+        log.info("snapshot.published", shard=manifest.shard, kind=kind, generation=generation, count=manifest.count)
+        return manifest
+
+    def discard(self, kind: Kind) -> None:
+        """Remove a kind's snapshot for good; afterwards the ledger answers alone."""
+        if not self._folder.is_dir():
+            return
+        with self._locked(kind):
+            self._manifest_path(kind).unlink(missing_ok=True)
+            _sync_folder(self._folder)
+            self._remove_all_but(kind, 0)
+
+    def tidy(self, kind: Kind) -> None:
+        """Remove what a killed publisher left behind.
+
+        Raises:
+            ShardError: the manifest is damaged, so that nobody can say which file is served.
+        """
+        if not self._folder.is_dir():
+            return
+        with self._locked(kind):
+            manifest = self.manifest(kind)
+            self._remove_all_but(kind, manifest.generation if manifest else 0)
+
+    def _open(self, manifest: Manifest, model_key: str) -> Snapshot:
+        import faiss  # noqa: PLC0415 - loads its own thread pool
+
+        path = self._folder / f"{manifest.kind}.{manifest.generation}.faiss"
+        if manifest.model_key != model_key:
+            raise ShardError(f"{path} holds vectors of {manifest.model_key}, not {model_key}; {_REBUILD}")
+        try:
+            measured = _measure(path)
+            if measured != (manifest.n_bytes, manifest.digest):
+                raise ShardError(f"{path} is damaged: its size or digest is not the published one; {_REBUILD}")
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        except (OSError, RuntimeError) as error:
+            raise ShardError(f"{path} cannot be read: {error}; {_REBUILD}") from error
+        self._check_index(index, manifest.dimension)
+        if index.ntotal != manifest.count:
+            raise ShardError(f"{path} holds {index.ntotal} vectors, not {manifest.count}; {_REBUILD}")
+        return Snapshot(index, manifest)
+
+    def _check_index(self, index: Any, dimension: int) -> None:
+        import faiss  # noqa: PLC0415 - loads its own thread pool
+
+        if index.d != dimension:
+            raise DimensionMismatchError(f"the index of {self._folder} has {index.d} dimensions, not {dimension}")
+        if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise ShardError(f"the index of {self._folder} does not rank by {METRIC}; {_REBUILD}")
+
+    def _write_index(self, index: Any, path: Path) -> tuple[int, str]:
+        import faiss  # noqa: PLC0415 - loads its own thread pool
+
+        temporary = self._temporary(path)
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))  # FAISS would obey the umask
+        faiss.write_index(index, str(temporary))
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        measured = _measure(temporary)
+        temporary.replace(path)
+        _sync_folder(self._folder)
+        return measured
+
+    def _write_manifest(self, manifest: Manifest, path: Path) -> None:
+        temporary = self._temporary(path)
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(manifest.to_json().encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(self._folder)
+
+    def _last_generation(self, kind: Kind) -> int:
+        """Give the greatest number ever used here that something still tells of, so that none is used twice."""
+        return max([self._served_generation(kind), *(number for number, _ in self._index_files(kind))])
+
+    def _served_generation(self, kind: Kind) -> int:
+        try:
+            manifest = self.manifest(kind)
+        except ShardError:
+            return 0  # damaged: being replaced is what it needs
+        return manifest.generation if manifest else 0
+
+    def _remove_all_but(self, kind: Kind, generation: int) -> None:
+        for number, path in self._index_files(kind):
+            if number != generation:
+                path.unlink(missing_ok=True)
+        self._remove_temporaries(kind)
+
+    def _remove_temporaries(self, kind: Kind) -> None:
+        for path in self._folder.glob(f".{kind}.*.tmp"):  # the lock is held: nobody is writing them
+            path.unlink(missing_ok=True)
+
+    def _index_files(self, kind: Kind) -> Iterator[tuple[int, Path]]:
+        for path in self._folder.glob(f"{kind}.*.faiss"):
+            if number := re.fullmatch(rf"{kind}\.(\d+)\.faiss", path.name):
+                yield int(number[1]), path
+
+    @contextmanager
+    def _locked(self, kind: Kind) -> Iterator[None]:
+        if not self._folder.is_dir():  # the lock would create it, readable for others
+            raise ShardError(f"{self._folder} does not exist; create the shard first, or was the scope forgotten?")
+        lock = filelock.FileLock(self._folder / f".{kind}.lock", timeout=_LOCK_TIMEOUT_S, mode=0o600)
+        try:
+            lock.acquire()
+        except filelock.Timeout as error:
+            raise TransientError(f"{lock.lock_file} is held by another publisher; try again later") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _manifest_path(self, kind: Kind) -> Path:
+        return self._folder / f"{kind}.manifest.json"
+
+    def _index_path(self, kind: Kind, generation: int) -> Path:
+        return self._folder / f"{kind}.{generation}.faiss"
+
+    def _temporary(self, path: Path) -> Path:
+        return path.with_name(f".{path.name}.tmp")
+
+
+def _measure(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+        return file.tell(), digest
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
