@@ -1,1 +1,34 @@
-"""Who reads: synchronous, in the bot's own process, with no broker and no Celery."""
+"""Who reads: synchronous, in the bot's own process, with no broker and no Celery.
+
+Why the names are resolved late: `import retrieval` costs a bot nothing until it opens a memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from retrieval.memory import Memory, open_memory
+    from retrieval.memory_store import MemoryStore
+    from retrieval.retrieval_result import Hit, Retrieval
+    from retrieval.session_retriever import SessionRetriever
+    from retrieval.summary_store import SessionSummaryStore
+
+__all__ = ["Hit", "Memory", "MemoryStore", "Retrieval", "SessionRetriever", "SessionSummaryStore", "open_memory"]
+
+_HOMES = {
+    "Hit": "retrieval.retrieval_result",
+    "Memory": "retrieval.memory",
+    "MemoryStore": "retrieval.memory_store",
+    "Retrieval": "retrieval.retrieval_result",
+    "SessionRetriever": "retrieval.session_retriever",
+    "SessionSummaryStore": "retrieval.summary_store",
+    "open_memory": "retrieval.memory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -157,6 +157,17 @@ def trace_ids_between(connection: apsw.Connection, after_ms: int | None, before_
     return np.sort(np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows)))
 
 
+def last_trace_id(connection: apsw.Connection) -> int:
+    """Give the greatest trace id ever given out, forgotten ones included."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'traces'").fetchone()
+    return row[0] if row else 0
+
+
+def has_traces(connection: apsw.Connection) -> bool:
+    """Tell whether any trace exists."""
+    return connection.execute("SELECT 1 FROM traces LIMIT 1").fetchone() is not None
+
+
 def neighbours(
     connection: apsw.Connection, turn_offsets: Sequence[int], n: int
 ) -> dict[int, tuple[tuple[TurnRow, ...], tuple[TurnRow, ...]]]:
@@ -189,7 +200,8 @@ def turns(connection: apsw.Connection, turn_offsets: Sequence[int]) -> dict[int,
 
 
 _EARLIER, _LATER = (
-    "(SELECT json_group_array(turn_offset) FROM (SELECT turn_offset FROM turns u WHERE u.session_id = hit.session_id"
+    "(SELECT json_group_array(turn_offset) FROM (SELECT turn_offset FROM turns u"  # noqa: S608 - of literals below
+    " WHERE u.session_id = hit.session_id"
     f" AND (u.timestamp_ms, u.turn_index, u.turn_id) {comparison} (hit.timestamp_ms, hit.turn_index, hit.turn_id)"
     f" ORDER BY u.timestamp_ms {order}, u.turn_index {order}, u.turn_id {order} LIMIT ?2))"
     for comparison, order in (("<", "DESC"), (">", "ASC"))
@@ -202,8 +214,8 @@ _NEIGHBOURS = (
 
 def summary_stamp(connection: apsw.Connection) -> tuple[int, int]:
     """Give a value that changes whenever the set of summaries does: the greatest summary id and their number."""
-    row = connection.execute("SELECT ifnull(max(summary_id), 0), count(*) FROM summaries").fetchone()
-    return row[0], row[1]
+    rows: list[Any] = connection.execute("SELECT ifnull(max(summary_id), 0), count(*) FROM summaries").fetchall()
+    return rows[0][0], rows[0][1]
 
 
 def summary_vectors(connection: apsw.Connection, dimension: int) -> tuple[tuple[str, ...], Vectors]:
@@ -212,7 +224,7 @@ def summary_vectors(connection: apsw.Connection, dimension: int) -> tuple[tuple[
     Raises:
         ShardError: a vector has another length than the ledger's dimension.
     """
-    rows = connection.execute("SELECT session_id, vector FROM summaries ORDER BY summary_id").fetchall()
+    rows: list[Any] = connection.execute("SELECT session_id, vector FROM summaries ORDER BY summary_id").fetchall()
     return tuple(row[0] for row in rows), _vectors([row[1] for row in rows], dimension)
 
 
@@ -229,8 +241,8 @@ def summaries(connection: apsw.Connection) -> list[SummaryRow]:
 def sessions(connection: apsw.Connection, *, limit: int = -1) -> list[SessionRow]:
     """List sessions that have turns, the latest first."""
     return [
-        SessionRow(*row[:4], bool(row[4]), row[5])
-        for row in connection.execute(
+        SessionRow(session_id, n_turns, first_ms, last_ms, bool(is_closed), summary)
+        for session_id, n_turns, first_ms, last_ms, is_closed, summary in connection.execute(
             "SELECT session_id, count(*), min(timestamp_ms), max(timestamp_ms) AS last_ms, ifnull(s.closed, 0),"
             " m.text FROM turns LEFT JOIN sessions s USING (session_id) LEFT JOIN summaries m USING (session_id)"
             " GROUP BY session_id ORDER BY last_ms DESC, session_id LIMIT ?",
@@ -241,11 +253,11 @@ def sessions(connection: apsw.Connection, *, limit: int = -1) -> list[SessionRow
 
 def counts(connection: apsw.Connection) -> Counts:
     """Count what the ledger holds."""
-    row = connection.execute(
+    rows: list[Any] = connection.execute(
         "SELECT (SELECT count(*) FROM turns), (SELECT count(*) FROM traces),"
         " (SELECT count(DISTINCT session_id) FROM turns), (SELECT count(*) FROM summaries)"
-    ).fetchone()
-    return Counts(*row)
+    ).fetchall()
+    return Counts(*rows[0])
 
 
 def _ids_and_vectors(rows: list[Any], dimension: int) -> tuple[Ids, Vectors]:

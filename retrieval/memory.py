@@ -1,0 +1,209 @@
+"""One door for a bot: open the memory, ask, get hits with their context.
+
+Reads the data folder the pipeline writes; needs no broker and no running process. The embedding model is loaded at
+the first question, with onnxruntime alone; a model that was never exported is exported first, in a child process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+from pipeline.errors import ConfigError
+from pipeline.records import NEUTRAL, Mood, Scope
+from pipeline.settings import RetrievalSettings, Settings, load_settings
+from pipeline.shards import Shards
+from retrieval.cognitive_score import Weights
+from retrieval.memory_store import MemoryStore, Moment
+from retrieval.query_vector import QueryEmbedder
+from retrieval.reader import ShardReaders
+from retrieval.rerank import Reranker
+from retrieval.retrieval_result import Retrieval, to_hit
+from retrieval.session_retriever import SessionRetrieval, SessionRetriever
+from retrieval.summary_store import SessionSummaryStore
+
+PROFILES: Final = ("session",)
+
+
+class Memory:
+    """Everything remembered in one data folder; safe to share between threads, and after a fork.
+
+    Args:
+        shards: where the scopes are.
+        load_embedder: loads the model; called once, at the first question.
+        settings: defaults and weights of a retrieve.
+        reranker: an optional second opinion.
+        clock: gives epoch milliseconds.
+        max_open: shards kept open.
+        busy_timeout_ms: longest wait for a locked ledger.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        load_embedder: Callable[[], QueryEmbedder],
+        *,
+        settings: RetrievalSettings | None = None,
+        reranker: Reranker | None = None,
+        clock: Callable[[], int] | None = None,
+        max_open: int = 256,
+        busy_timeout_ms: int = 30_000,
+    ) -> None:
+        self._readers = ShardReaders(shards, max_open=max_open, busy_timeout_ms=busy_timeout_ms)
+        self._load_embedder = load_embedder
+        self._settings = settings or RetrievalSettings()
+        self._weights = Weights(**{f.name: getattr(self._settings, f"weight_{f.name}") for f in fields(Weights)})
+        self._reranker = reranker
+        self._clock = clock
+        self._loading = threading.Lock()
+        self._embedder: QueryEmbedder | None = None
+
+    @property
+    def embedder(self) -> QueryEmbedder:
+        """The embedding model, loaded at the first use."""
+        if self._embedder is None:
+            with self._loading:
+                if self._embedder is None:
+                    self._embedder = self._load_embedder()
+        return self._embedder
+
+    @property
+    def memory_store(self) -> MemoryStore:
+        """The traces, queried by cognitive score."""
+        return MemoryStore(self._readers, self.embedder, weights=self._weights, clock=self._clock)
+
+    @property
+    def summary_store(self) -> SessionSummaryStore:
+        """The session summaries."""
+        return SessionSummaryStore(self._readers, self.embedder, clock=self._clock)
+
+    def retrieve(  # noqa: PLR0913 - the public surface; all but two have defaults
+        self,
+        query: str,
+        scope: Scope | str,
+        mood: Mood | tuple[float, float, float] = NEUTRAL,
+        profile: str = "session",
+        *,
+        top_sessions: int | None = None,
+        chunks_per_session: int | None = None,
+        recall_top_k: int | None = None,
+        after: Moment | None = None,
+        before: Moment | None = None,
+    ) -> Retrieval:
+        """Find what was said about a query in one scope.
+
+        A scope that does not exist gives no hits, and nothing is made on disk. A query longer than the model's limit
+        is cut there.
+
+        Args:
+            query: what is asked.
+            scope: the one scope that is read, or its ``KIND/ID``.
+            mood: (valence, arousal, dominance) of asking, each in [-1, 1].
+            profile: ``session``; ``fused`` comes later.
+            top_sessions: sessions selected first; the settings' when None.
+            chunks_per_session: traces kept of each; the settings' when None.
+            recall_top_k: hits returned at most; the settings' when None.
+            after: leave out turns said before this time (datetime, ISO 8601 or epoch seconds; without a zone, UTC).
+            before: leave out turns said after this time.
+
+        Raises:
+            ValueError: a blank query, a negative count, a time or mood that is none; the message names the argument.
+            ConfigError: a profile that does not exist; or (ModelMismatchError) the scope was written with another
+                model than the settings name.
+            PoisonError: the scope is not KIND/ID.
+            ShardError: the scope's ledger is damaged.
+            TransientError: the ledger is locked; try again.
+        """
+        if profile not in PROFILES:
+            raise ConfigError(f"profile {profile!r} does not exist yet; use profile='session'")
+        where = Scope.parse(scope) if isinstance(scope, str) else scope
+        with self._readers.gate.passing():
+            found = self._session_retriever().retrieve(
+                query,
+                where,
+                _valid_mood(mood),
+                top_sessions=top_sessions,
+                chunks_per_session=chunks_per_session,
+                recall_top_k=self._settings.recall_top_k if recall_top_k is None else recall_top_k,
+                after=after,
+                before=before,
+            )
+            return self._with_neighbours(found, where)
+
+    def close(self) -> None:
+        """Close what is open; a later retrieve opens it again."""
+        self._readers.close()
+
+    def _session_retriever(self) -> SessionRetriever:
+        return SessionRetriever(
+            self.summary_store,
+            self.memory_store,
+            self.embedder,
+            self._reranker,
+            self._settings.top_sessions,
+            self._settings.chunks_per_session,
+        )
+
+    def _with_neighbours(self, found: SessionRetrieval, scope: Scope) -> Retrieval:
+        offsets = [trace.turn_offset for trace in found.retrieved]
+        neighbours = {}
+        if offsets:
+            with self._readers.view(scope, self.embedder.model_key) as view:
+                neighbours = view.neighbours(offsets, self._settings.neighbours) if view else {}
+        return Retrieval(tuple(to_hit(trace, scope, neighbours) for trace in found.retrieved), found.diagnostics)
+
+
+def open_memory(
+    data_dir: Path | str | None = None,
+    *,
+    settings: Settings | None = None,
+    embedder: QueryEmbedder | None = None,
+    reranker: Reranker | None = None,
+    clock: Callable[[], int] | None = None,
+) -> Memory:
+    """Open the memory in a data folder, for reading; nothing is created and no model loaded yet.
+
+    Args:
+        data_dir: the data folder; the settings' when None.
+        settings: those of this process; read from the environment when None.
+        embedder: an embedding model that is loaded already, in place of the settings'.
+        reranker: an optional second opinion on the best traces.
+        clock: gives epoch milliseconds.
+
+    Raises:
+        ConfigError: a setting is out of bounds or unknown.
+    """
+    chosen = settings or load_settings(data_dir=None if data_dir is None else Path(data_dir))
+    folder = chosen.data_dir if data_dir is None else Path(data_dir)
+    return Memory(
+        Shards(folder),
+        (lambda: embedder) if embedder is not None else lambda: _load_embedder(chosen, folder),
+        settings=chosen.retrieval,
+        reranker=reranker,
+        clock=clock,
+        max_open=min(chosen.ledger.max_open, 256),
+        busy_timeout_ms=chosen.ledger.busy_timeout_ms,
+    )
+
+
+def _load_embedder(settings: Settings, data_dir: Path) -> QueryEmbedder:
+    from pipeline.embed import load_embedder  # noqa: PLC0415 - a process that asks nothing loads no model
+
+    return load_embedder(
+        model=settings.embedding.model,
+        backend=settings.embedding.backend,
+        models_dir=settings.embedding.cache_dir or data_dir / "models",
+        n_threads=settings.embedding.n_threads,
+        batch_tokens=settings.embedding.batch_tokens,
+    )
+
+
+def _valid_mood(mood: Mood | tuple[float, float, float]) -> Mood:
+    felt = Mood(*mood)
+    for name, value in felt._asdict().items():
+        if not -1 <= value <= 1:
+            raise ValueError(f"mood: {name} is {value}; each value lies between -1 and 1")
+    return felt

@@ -1,0 +1,58 @@
+"""A query on its way into a store: text that is embedded at most once, or a vector as it is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.ledger.reads import Vectors
+
+
+class QueryEmbedder(Protocol):
+    """What a reader needs of an embedding model."""
+
+    model_key: str
+    dimension: int
+
+    def embed(self, texts: list[str], /) -> Vectors:
+        """Embed texts as ``(n, d) float32, rows L2-normalised``; longer ones than the model reads are cut."""
+        ...
+
+
+def to_vector(query: str | npt.NDArray[np.floating], embedder: QueryEmbedder) -> Vectors:
+    """Give the query as ``(d,) float32, L2-normalised``; a vector of zeros stays one.
+
+    Raises:
+        ValueError: the text is blank, or the vector is not one row of finite numbers.
+    """
+    if isinstance(query, str):
+        return np.asarray(embedder.embed([require_words(query)])[0], dtype=np.float32)
+    vector = np.asarray(query, dtype=np.float32)
+    if vector.ndim != 1 or not np.isfinite(vector).all():
+        raise ValueError(f"query: a vector must be one row of finite numbers, not of shape {vector.shape}")
+    norm = float(np.linalg.norm(vector))
+    return vector / np.float32(norm) if norm else vector
+
+
+def require_words(query: str) -> str:
+    """Refuse a query that asks nothing.
+
+    Raises:
+        ValueError: it is blank.
+    """
+    if not query.strip():
+        raise ValueError("query: is blank; ask with at least one word")
+    return query
+
+
+def require_not_negative(**counts: int) -> None:
+    """Refuse a negative count; 0 is a valid wish for nothing.
+
+    Raises:
+        ValueError: one of them is negative; the message names it.
+    """
+    for name, value in counts.items():
+        if value < 0:
+            raise ValueError(f"{name}: {value} is negative; use 0 or more")

@@ -1,0 +1,239 @@
+"""One scope as a reader sees it, and the scopes a process keeps open.
+
+Owns nothing on disk and writes nothing; a scope that does not exist stays that way. A ledger that was removed or
+replaced is noticed at the next view.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+import numpy as np
+
+from pipeline.errors import DimensionMismatchError, ModelMismatchError
+from pipeline.ledger import reads
+from pipeline.ledger.connection import read_meta
+from pipeline.ledger.reads import SummaryRow, TurnRow, Vectors
+from pipeline.records import Scope
+from pipeline.shards import LEDGER_FILE, Shards
+from retrieval.connections import Connections
+from retrieval.fork_gate import ForkGate
+from retrieval.trace_search import Generation, Nearest, TraceSearch
+
+Neighbours = dict[int, tuple[tuple[TurnRow, ...], tuple[TurnRow, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryVectors:
+    """The sessions that have a summary, and the summaries' vectors ``(n, d) float32``, row by row."""
+
+    session_ids: tuple[str, ...]
+    vectors: Vectors
+
+
+class ShardReader:
+    """Reads one existing shard; safe to share between threads, and after a fork."""
+
+    def __init__(self, folder: Path, scope: Scope, *, busy_timeout_ms: int = 30_000) -> None:
+        self.scope = scope
+        self.connections = Connections(folder / LEDGER_FILE, scope, busy_timeout_ms=busy_timeout_ms)
+        self.trace_search = TraceSearch(folder)
+        self.summary_cache = SummaryCache()
+
+    @contextmanager
+    def view(self, model_key: str) -> Iterator[View]:
+        """Look at the shard as it is at one moment, with queries of one embedding model.
+
+        Raises:
+            ShardError: the ledger is damaged, unreadable or another scope's.
+            TransientError: the ledger is locked.
+        """
+        generation = self.trace_search.current_generation(model_key)
+        with self.connections.borrowed() as connection:
+            yield View(self, connection, model_key, generation)
+
+
+class View:
+    """What a shard holds at one moment; valid inside its ``with`` block."""
+
+    def __init__(
+        self, reader: ShardReader, connection: apsw.Connection, model_key: str, generation: Generation
+    ) -> None:
+        self._reader = reader
+        self.connection = connection
+        self._model_key = model_key
+        self._generation = generation
+        self._meta = read_meta(connection)
+
+    def nearest(
+        self, query: Vectors, k: int, *, after_ms: int | None = None, before_ms: int | None = None
+    ) -> Nearest:
+        """Find the ``k`` traces nearest a query ``(d,) float32, L2-normalised``, said between two times.
+
+        Both ends are included, and applied inside the search: ``k`` traces are found if as many exist.
+
+        Raises:
+            DimensionMismatchError: the query has another dimension than the shard.
+            ModelMismatchError: the shard's vectors are another model's.
+            ShardError: the ledger is damaged.
+        """
+        if not self._has_vectors(query):
+            return Nearest([], np.empty(0, dtype=np.float32))
+        allowed = None
+        if after_ms is not None or before_ms is not None:
+            allowed = reads.trace_ids_between(self.connection, after_ms, before_ms)
+        return self._reader.trace_search.nearest(
+            self.connection, self._generation, query, k, model_key=self._model_key, allowed=allowed
+        )
+
+    def summary_vectors(self, query: Vectors) -> SummaryVectors:
+        """Give the summaries' vectors, after checking that they can be compared with a query ``(d,) float32``.
+
+        Raises:
+            DimensionMismatchError: the query has another dimension than the shard.
+            ModelMismatchError: the shard's vectors are another model's.
+            ShardError: the ledger is damaged.
+        """
+        if not self._has_vectors(query):
+            return SummaryVectors((), np.empty((0, query.shape[0]), dtype=np.float32))
+        return self._reader.summary_cache.up_to_date(self.connection, self._model_key, query.shape[0])
+
+    def has_traces(self) -> bool:
+        """Tell whether there is anything to search."""
+        return reads.has_traces(self.connection)
+
+    def has_summaries(self) -> bool:
+        """Tell whether any session has a summary."""
+        return reads.summary_stamp(self.connection)[1] > 0
+
+    def summaries(self) -> list[SummaryRow]:
+        """List the summaries by session id."""
+        return reads.summaries(self.connection)
+
+    def contents(self, turn_offsets: Sequence[int]) -> dict[int, str]:
+        """Fetch the text of turns by offset."""
+        return reads.contents(self.connection, turn_offsets)
+
+    def neighbours(self, turn_offsets: Sequence[int], n: int) -> Neighbours:
+        """Fetch up to ``n`` turns before and after each turn in its session."""
+        return reads.neighbours(self.connection, turn_offsets, n)
+
+    def _has_vectors(self, query: Vectors) -> bool:
+        written_by = self._meta.get("model_key")
+        if written_by is None:
+            return False
+        dimension = int(self._meta["dimension"])
+        if query.shape != (dimension,):
+            raise DimensionMismatchError(
+                f"the query vector has shape {query.shape}, the memory of {self._reader.scope} holds vectors of"
+                f" {dimension} numbers by {written_by}; embed the query with that model"
+            )
+        if written_by != self._model_key:
+            raise ModelMismatchError(
+                f"the memory of {self._reader.scope} was embedded with {written_by}, the settings name"
+                f" {self._model_key}; set TURNSTREAM_EMBEDDING__MODEL and __BACKEND back,"
+                " or backfill into a new data folder"
+            )
+        return True
+
+
+class SummaryCache:
+    """A scope's summary vectors, read again when the set of summaries has changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stamp: tuple[str, int, int] | None = None
+        self._vectors = SummaryVectors((), np.empty((0, 0), dtype=np.float32))
+
+    def up_to_date(self, connection: apsw.Connection, model_key: str, dimension: int) -> SummaryVectors:
+        """Give the vectors as the connection's transaction sees them.
+
+        Raises:
+            ShardError: a vector has the wrong length.
+        """
+        stamp = (model_key, *reads.summary_stamp(connection))
+        with self._lock:
+            if self._stamp != stamp:
+                self._vectors = SummaryVectors(*reads.summary_vectors(connection, dimension))
+                self._stamp = stamp
+            return self._vectors
+
+
+class ShardReaders:
+    """The shards one process keeps open, least recently used first to go; safe to share between threads.
+
+    Args:
+        shards: where the shards are.
+        max_open: shards kept open (three file descriptors each, and a mapped snapshot).
+        busy_timeout_ms: longest wait for a locked ledger.
+    """
+
+    def __init__(self, shards: Shards, *, max_open: int = 256, busy_timeout_ms: int = 30_000) -> None:
+        self.shards = shards
+        self.gate = ForkGate(self._close_idle)
+        self._max_open = max_open
+        self._busy_timeout_ms = busy_timeout_ms
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Scope, tuple[tuple[int, int], ShardReader]] = OrderedDict()
+
+    @contextmanager
+    def view(self, scope: Scope, model_key: str) -> Iterator[View | None]:
+        """Look at a scope as it is at one moment; None when it does not exist.
+
+        Raises:
+            ShardError: the ledger is damaged, unreadable or another scope's.
+            TransientError: the ledger is locked.
+        """
+        with self.gate.passing():
+            reader = self._reader(scope)
+            if reader is None:
+                yield None
+            else:
+                with reader.view(model_key) as view:
+                    yield view
+
+    def close(self) -> None:
+        """Close every shard; a later view opens it again."""
+        with self._lock:
+            readers, self._open = [reader for _, reader in self._open.values()], OrderedDict()
+        for reader in readers:
+            reader.connections.retire()
+
+    def _reader(self, scope: Scope) -> ShardReader | None:
+        identity = _identity(self.shards.ledger_path(scope))
+        retired = []
+        with self._lock:
+            known = self._open.get(scope)
+            if known is not None and known[0] != identity:  # purged, or restored from a backup
+                retired.append(self._open.pop(scope)[1])
+            if identity is None:
+                reader = None
+            elif scope in self._open:
+                self._open.move_to_end(scope)
+                reader = self._open[scope][1]
+            else:
+                reader = ShardReader(self.shards.folder(scope), scope, busy_timeout_ms=self._busy_timeout_ms)
+                self._open[scope] = (identity, reader)
+            while len(self._open) > self._max_open:
+                retired.append(self._open.popitem(last=False)[1][1])
+        for surplus in retired:
+            surplus.connections.retire()
+        return reader
+
+    def _close_idle(self) -> None:
+        for _, reader in self._open.values():
+            reader.connections.close_idle()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return stat.st_dev, stat.st_ino

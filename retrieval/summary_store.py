@@ -1,0 +1,169 @@
+"""One vector per summarised session of a scope: which sessions is a query about?
+
+Summaries rest in the scope's ledger and are searched by brute force: a scope has thousands of sessions at most, and a
+matrix product over them takes less time than opening an index. What is indexed here is durable on return.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.ledger import Ledger, sessions
+from pipeline.ledger.connection import create
+from pipeline.ledger.reads import SummaryRow
+from pipeline.ledger.work import require_model
+from pipeline.records import Scope
+from retrieval.memory_store import epoch_ms
+from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words, to_vector
+from retrieval.reader import ShardReaders
+
+COLLECTION_PREFIX: Final = "cogmem_sessions"
+_GIVEN: Final = "given"
+"""Who wrote a summary that was indexed by hand."""
+
+
+class SessionMatch(NamedTuple):
+    """A session and how near its summary is to the query (cosine)."""
+
+    session_id: str
+    similarity: float
+
+
+class SessionSummaryStore:
+    """The session summaries of one scope at a time; safe to share between threads.
+
+    Args:
+        readers: the open shards.
+        embedder: embeds summaries and queries.
+        clock: gives epoch milliseconds.
+    """
+
+    def __init__(
+        self, readers: ShardReaders, embedder: QueryEmbedder, *, clock: Callable[[], int] | None = None
+    ) -> None:
+        self._readers = readers
+        self._embedder = embedder
+        self._clock = clock or epoch_ms
+
+    @staticmethod
+    def collection(scope: Scope) -> str:
+        """Name the scope's collection, as in ``cogmem_sessions_user_u42``."""
+        return scope.collection(COLLECTION_PREFIX)
+
+    def exists(self, scope: Scope) -> bool:
+        """Tell whether any session of the scope has a summary."""
+        with self._readers.view(scope, self._embedder.model_key) as view:
+            return view is not None and view.has_summaries()
+
+    def index_session(self, scope: Scope, session_id: str, summary: str, session_date: str | None = None) -> None:
+        """Embed and keep a session's summary, in place of an earlier one; a blank summary changes nothing.
+
+        Raises:
+            ModelMismatchError: the scope was written with another model.
+            ShardError: the scope's ledger is damaged.
+            TransientError: the ledger is locked or the disk full; try again.
+        """
+        text = summary.strip()
+        if not text:
+            return
+        new = sessions.NewSummary(
+            session_id=session_id,
+            text=text,
+            digest=hashlib.sha256(text.encode()).hexdigest(),
+            model_id=_GIVEN,
+            vector=self._embedder.embed([text])[0],
+            session_date=session_date,
+        )
+        with closing(self._ledger(scope)) as ledger:
+            sessions.put_summary(ledger, new, now_ms=self._clock(), model_key=self._embedder.model_key)
+
+    def query_sessions(self, query: str | npt.NDArray[np.floating], scope: Scope, top_k: int) -> list[SessionMatch]:
+        """Find the ``top_k`` sessions whose summaries are nearest, nearest first.
+
+        A scope without summaries gives [] without embedding the query.
+
+        Raises:
+            ValueError: a blank query or a negative count.
+            DimensionMismatchError: the query vector has another dimension than the summaries.
+            ModelMismatchError: the scope was written with another model.
+            ShardError: the scope's ledger is damaged.
+            TransientError: the ledger is locked; try again.
+        """
+        require_not_negative(top_k=top_k)
+        if isinstance(query, str):
+            require_words(query)
+        if top_k == 0 or not self.exists(scope):
+            return []
+        vector = to_vector(query, self._embedder)
+        with self._readers.view(scope, self._embedder.model_key) as view:
+            if view is None:
+                return []
+            known = view.summary_vectors(vector)
+        similarities = known.vectors @ vector
+        n_surplus = len(similarities) - top_k
+        floor = np.partition(similarities, n_surplus)[n_surplus] if n_surplus > 0 else -np.inf
+        matches = [
+            SessionMatch(known.session_ids[i], float(similarities[i])) for i in np.flatnonzero(similarities >= floor)
+        ]
+        return sorted(matches, key=lambda match: (-match.similarity, match.session_id))[:top_k]
+
+    def delete_session(self, scope: Scope, session_id: str) -> bool:
+        """Remove a session's summary; its turns stay. Durable on return.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            ShardError: the scope's ledger is damaged.
+            TransientError: the ledger is locked; try again.
+        """
+        if not self.exists(scope):
+            return False
+        with closing(self._ledger(scope)) as ledger:
+            return sessions.delete_summary(ledger, session_id)
+
+    def list_sessions(self, scope: Scope) -> list[SummaryRow]:
+        """List the scope's summaries by session id.
+
+        Raises:
+            ShardError: the scope's ledger is damaged.
+        """
+        with self._readers.view(scope, self._embedder.model_key) as view:
+            return [] if view is None else view.summaries()
+
+    def re_embed(self, scope: Scope) -> int:
+        """Embed every summary of the scope again, from its kept text.
+
+        Returns:
+            How many.
+
+        Raises:
+            ModelMismatchError: the scope was written with another model; its traces would still be that model's.
+            ShardError: the scope's ledger is damaged.
+            TransientError: the ledger is locked or the disk full; try again.
+        """
+        rows = self.list_sessions(scope)
+        if not rows:
+            return 0
+        vectors = self._embedder.embed([row.text for row in rows])
+        with closing(self._ledger(scope)) as ledger:
+            with ledger.write() as connection:
+                require_model(ledger, connection, self._embedder.model_key, self._embedder.dimension)
+            return sum(
+                sessions.replace_vector(ledger, row.session_id, row.text, vector)
+                for row, vector in zip(rows, vectors, strict=True)
+            )
+
+    def _ledger(self, scope: Scope) -> Ledger:
+        shards = self._readers.shards
+        path = shards.ledger_path(scope)
+        if not path.exists():
+            shards.create(scope)
+            create(path, scope)
+        return Ledger.open(path, scope)

@@ -1,0 +1,230 @@
+"""Nearest traces of one shard: the mapped snapshot, and by brute force the ledger's traces above its watermark.
+
+Owns nothing on disk and writes nothing. A damaged or missing snapshot costs speed, never answers: every trace is then
+above the watermark. A new generation and a new commit are noticed at the next search.
+
+Why: a forgotten turn stays in the snapshot until the next one is built, so what a search finds counts only if the
+ledger still has it; the search widens until enough of it does.
+Why: a ledger restored from a backup gives out trace ids again that a newer snapshot knows as other traces; a snapshot
+ahead of its ledger is therefore not used.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from pipeline.errors import ShardError
+from pipeline.ledger import reads
+from pipeline.ledger.reads import Ids, TraceRow, Vectors
+from pipeline.snapshot import Snapshot, SnapshotStore
+from retrieval.tail import Tail
+
+_KIND: Final = "traces"
+_NOT_PUBLISHED: Final = "no snapshot yet, every trace was read from the ledger"
+_SCAN_BLOCK: Final = 20_000
+log = structlog.get_logger()
+
+Scores = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The live traces nearest a query, nearest first, with their cosine ``(n,) float32``."""
+
+    traces: list[TraceRow]
+    similarities: Scores
+    snapshot_problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A snapshot that was looked at, or the reason why none is used."""
+
+    stamp: Any = None
+    snapshot: Snapshot | None = None
+    problem: str = _NOT_PUBLISHED
+
+    @property
+    def watermark(self) -> int:
+        """The trace id up to which the snapshot answers."""
+        return 0 if self.snapshot is None else self.snapshot.watermark
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What threads share; replaced as a whole, never changed."""
+
+    model_key: str
+    generation: Generation | None
+    tail: Tail
+    floor: int = 0
+    last_id: int = 0
+
+
+class TraceSearch:
+    """Searches one shard's traces; safe to share between threads, and after a fork."""
+
+    def __init__(self, folder: Path) -> None:
+        self._name = folder.name
+        self._snapshots = SnapshotStore(folder)
+        self._opening = threading.Lock()
+        self._opened: Generation | None = None
+        self._updating = threading.Lock()
+        self._known: _Known | None = None
+
+    def current_generation(self, model_key: str) -> Generation:
+        """Open the newest snapshot unless it is open; call it before the ledger's transaction begins.
+
+        Why: a snapshot opened later may be ahead of what the transaction sees, which is how a restored ledger looks.
+        """
+        with self._opening:
+            stamp = self._snapshots.stamp(_KIND)
+            if self._opened is None or self._opened.stamp != stamp:
+                self._opened = self._open(stamp, model_key)
+            return self._opened
+
+    def nearest(
+        self,
+        connection: apsw.Connection,
+        generation: Generation,
+        query: Vectors,
+        k: int,
+        *,
+        model_key: str,
+        allowed: Ids | None,
+    ) -> Nearest:
+        """Find the ``k`` live traces nearest a query ``(d,) float32, L2-normalised``; fewer only when fewer exist.
+
+        Raises:
+            ShardError: a vector in the ledger has the wrong length.
+        """
+        known = self._up_to_date(connection, generation, model_key, query.shape[0])
+        search = _Search(connection, known, query, allowed)
+        traces, similarities = search.run(k)
+        problem = known.generation.problem if known.generation else ""
+        return Nearest(traces, similarities, problem)
+
+    def _open(self, stamp: Any, model_key: str) -> Generation:
+        try:
+            snapshot = self._snapshots.open(_KIND, model_key=model_key)
+        except ShardError as error:
+            log.warning("snapshot.rejected", shard=self._name, error=str(error))
+            return Generation(stamp, None, f"not used: {error}")
+        return Generation(stamp, snapshot, _NOT_PUBLISHED if snapshot is None else "")
+
+    def _up_to_date(
+        self, connection: apsw.Connection, generation: Generation, model_key: str, dimension: int
+    ) -> _Known:
+        with self._updating:
+            known = self._known
+            if known is None or known.model_key != model_key:
+                known = _Known(model_key, None, Tail(dimension))
+            if known.generation is None or known.generation.stamp != generation.stamp:
+                known = _with_generation(known, self._checked(connection, generation))
+            ids, vectors = reads.vectors_above(connection, known.last_id, dimension)
+            if ids.size:
+                known = replace(known, tail=known.tail.extended(ids, vectors), last_id=int(ids[-1]))
+            self._known = known
+            return known
+
+    def _checked(self, connection: apsw.Connection, generation: Generation) -> Generation:
+        if generation.watermark <= reads.last_trace_id(connection):
+            return generation
+        log.warning("snapshot.rejected", shard=self._name, error="ahead of its ledger")
+        return Generation(generation.stamp, None, "not used: ahead of its ledger; was that restored from a backup?")
+
+
+def _with_generation(known: _Known, generation: Generation) -> _Known:
+    watermark = generation.watermark
+    if watermark < known.floor:  # the tail does not reach down so far: read it again
+        known = replace(known, tail=Tail(known.tail.vectors.shape[1]), last_id=watermark)
+    return replace(
+        known,
+        generation=generation,
+        tail=known.tail.above(watermark),
+        floor=watermark,
+        last_id=max(known.last_id, watermark),
+    )
+
+
+class _Search:
+    """One search for the nearest live traces."""
+
+    def __init__(self, connection: apsw.Connection, known: _Known, query: Vectors, allowed: Ids | None) -> None:
+        self._connection = connection
+        self._snapshot = known.generation.snapshot if known.generation else None
+        self._watermark = known.floor
+        self._query = query
+        self._allowed = allowed
+        self._tail_ids, tail_vectors = known.tail.ids, known.tail.vectors
+        if allowed is not None:
+            is_allowed = np.isin(self._tail_ids, allowed, assume_unique=True)
+            self._tail_ids, tail_vectors = self._tail_ids[is_allowed], tail_vectors[is_allowed]
+        self._tail_scores: Scores = tail_vectors @ query
+        self._rows: dict[int, TraceRow] = {}
+        self._looked_up: set[int] = set()
+
+    def run(self, k: int) -> tuple[list[TraceRow], Scores]:
+        width = k
+        while width:
+            scores, ids, is_complete = self._candidates(width)
+            if not is_complete:  # an approximate index visits only some of its lists
+                scores, ids = self._scan_ledger(width)
+            self._look_up(ids)
+            is_live = np.fromiter((i in self._rows for i in ids.tolist()), dtype=bool, count=len(ids))
+            if len(ids) < width or int(is_live.sum()) >= k:
+                ids, scores = ids[is_live][:k], scores[is_live][:k]
+                return [self._rows[i] for i in ids.tolist()], scores
+            width *= 2
+        return [], np.empty(0, dtype=np.float32)
+
+    def _candidates(self, width: int) -> tuple[Scores, Ids, bool]:
+        """Give the ``width`` nearest of snapshot and tail, and whether the snapshot gave all it should."""
+        if self._snapshot is None:
+            return *_best(self._tail_scores, self._tail_ids, width), True
+        n_known = self._snapshot.count
+        if self._allowed is not None:
+            n_known = int(np.searchsorted(self._allowed, self._watermark, side="right"))
+        wanted = min(width, n_known)
+        if wanted == 0:
+            return *_best(self._tail_scores, self._tail_ids, width), True
+        scores, ids = self._snapshot.search(self._query, wanted, allowed_ids=self._allowed)
+        is_complete = len(ids) >= wanted
+        return *_best(np.concatenate((scores, self._tail_scores)), np.concatenate((ids, self._tail_ids)), width), (
+            is_complete
+        )
+
+    def _scan_ledger(self, width: int) -> tuple[Scores, Ids]:
+        ids = reads.trace_ids_between(self._connection, None, None) if self._allowed is None else self._allowed
+        ids = ids[: int(np.searchsorted(ids, self._watermark, side="right"))]
+        scores, best_ids = self._tail_scores, self._tail_ids
+        for start in range(0, len(ids), _SCAN_BLOCK):
+            block = ids[start : start + _SCAN_BLOCK]
+            found, vectors = reads.vectors_of(self._connection, block, self._query.shape[0])
+            scores = np.concatenate((scores, vectors @ self._query))
+            best_ids = np.concatenate((best_ids, found))
+            scores, best_ids = _best(scores, best_ids, width)
+        return _best(scores, best_ids, width)
+
+    def _look_up(self, ids: Ids) -> None:
+        new = [i for i in ids.tolist() if i not in self._looked_up]
+        self._looked_up.update(new)
+        for row in reads.traces(self._connection, np.array(new, dtype=np.int64)):
+            self._rows[row.trace_id] = row
+
+
+def _best(scores: Scores, ids: Ids, k: int) -> tuple[Scores, Ids]:
+    """Give the ``k`` greatest scores, descending; equal ones by id, so that an answer never varies."""
+    if len(scores) > k:
+        kept = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
+        scores, ids = scores[kept], ids[kept]
+    order = np.lexsort((ids, -scores))[:k]
+    return scores[order], ids[order]
