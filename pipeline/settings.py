@@ -92,6 +92,7 @@ class SummarySettings(_Group):
     max_tokens: Count = Field(140, description="length of a summary")
     window_tokens: Count = Field(8_000, description="longest text given to the model at once")
     timeout_s: Seconds = Field(30.0, description="longest wait for one answer")
+    concurrency: Count = Field(4, description="calls of one worker at the same time")
     attempts: Count = Field(3, description="tries of one call before the session is put off")
     retry_after_s: Seconds = Field(30.0, description="first wait of a session put off; doubles up to an hour")
     idle_s: Seconds = Field(300.0, description="silence after which an open session is summarised")

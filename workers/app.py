@@ -1,0 +1,74 @@
+"""The Celery app: JSON only, no results, no beat, no ETA; a task is a doorbell that may be lost or doubled.
+
+Why: early acknowledgement. With late acknowledgement celery 5.7 ends a worker whose broker restarts during a task;
+what a lost doorbell leaves undone, the sweeper rings again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from celery import Celery
+
+EMBED_TURNS: Final = "turnstream.embed_turns"
+SUMMARISE_SESSIONS: Final = "turnstream.summarise_sessions"
+PUBLISH_SNAPSHOTS: Final = "turnstream.publish_snapshots"
+QUEUES: Final = (EMBED_TURNS, SUMMARISE_SESSIONS, PUBLISH_SNAPSHOTS)
+"""One queue per task, in the order in which a worker looks into them."""
+
+
+def make_app(redis_url: str, *, timeout_s: float) -> Celery:
+    """Build the app on a broker.
+
+    Args:
+        redis_url: ``redis://``, ``rediss://`` or ``unix://``, as everywhere in Turnstream.
+        timeout_s: connect and reply timeout of the broker's connections.
+    """
+    app = Celery("turnstream", broker=_broker_url(redis_url), set_as_current=False)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        task_acks_late=False,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_pool_limit=2,
+        broker_transport_options={
+            "queue_order_strategy": "priority",
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
+            "health_check_interval": 10,
+            # A doorbell doubled by the visibility timeout does no harm; keep it rare.
+            "visibility_timeout": 3_600,
+        },
+        task_routes={name: {"queue": name} for name in QUEUES},
+        task_default_queue=EMBED_TURNS,
+        task_create_missing_queues=True,
+    )
+    return app
+
+
+def ring(app: Celery, task: str, scopes: list[str], *, scopes_per_task: int) -> None:
+    """Send doorbells for scopes, many keys to a task.
+
+    Raises:
+        kombu.exceptions.OperationalError: the broker cannot be reached; the sweeper rings again.
+    """
+    for start in range(0, len(scopes), scopes_per_task):
+        app.send_task(
+            task, args=[scopes[start : start + scopes_per_task]], queue=task, retry=False, ignore_result=True
+        )
+
+
+def _broker_url(redis_url: str) -> str:
+    parts = urlsplit(redis_url)
+    if parts.scheme == "unix":
+        return f"redis+socket://{parts.path}" + (f"?{parts.query}" if parts.query else "")
+    return redis_url

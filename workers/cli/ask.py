@@ -1,0 +1,87 @@
+"""Verbs that read memory: retrieve. The one place outside `retrieval` that may import it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.errors import ConfigError
+from retrieval import Hit, Retrieval, open_memory
+from workers.cli import common
+
+_TEXT_SHOWN = 240
+
+
+def retrieve(  # noqa: PLR0913 - options of the command line
+    query: Annotated[str, typer.Argument(help="What is asked, in words.")],
+    scope: common.ScopeKey,
+    top_k: Annotated[int, typer.Option("--top-k", min=0, help="Hits at most.")] = 10,
+    top_sessions: Annotated[int | None, typer.Option(min=0, help="Sessions selected first.")] = None,
+    chunks_per_session: Annotated[int | None, typer.Option(min=0, help="Chunks kept of each.")] = None,
+    profile: Annotated[str, typer.Option(help="How: session.")] = "session",
+    after: Annotated[str | None, typer.Option(help="Only turns said at or after this time (ISO 8601).")] = None,
+    before: Annotated[str | None, typer.Option(help="Only turns said at or before this time (ISO 8601).")] = None,
+    data_dir: common.DataDir = None,
+    as_json: common.AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Find what was said about a query, in one scope."""
+    settings = common.settings_of(data_dir)
+    where = common.scope_of(scope)
+    memory = open_memory(settings.data_dir)
+    try:
+        found = memory.retrieve(
+            query,
+            where,
+            profile=profile,
+            top_sessions=top_sessions,
+            chunks_per_session=chunks_per_session,
+            recall_top_k=top_k,
+            after=after,
+            before=before,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        memory.close()
+    if as_json:
+        sys.stdout.write(found.to_json() + "\n")
+    else:
+        common.out.print(hits_table(found))
+        _explain(found)
+
+
+def hits_table(found: Retrieval) -> Table:
+    """Show hits with their session, date, speaker, text, score and why."""
+    table = Table("score", "session", "turn", "said", "by", "text", "why", show_lines=False)
+    for hit in found.hits:
+        table.add_row(
+            f"{hit.score:.3f}",
+            Text(hit.session_id),
+            Text(hit.turn_id),
+            f"{hit.timestamp:%Y-%m-%d %H:%M}",
+            Text(hit.speaker or hit.role),
+            Text(_shortened(hit.text)),
+            _why(hit),
+        )
+    return table
+
+
+def _explain(found: Retrieval) -> None:
+    if not found.hits:
+        common.err.print("no hits: nothing was said in this scope, or nothing is searchable yet ('turnstream wait')")
+    for escalation in found.diagnostics.escalations:
+        common.err.print(f"note: {escalation}", markup=False)
+
+
+def _why(hit: Hit) -> str:
+    parts = sorted(hit.score_parts.items(), key=lambda part: -part[1])
+    return " ".join(f"{name} {value:.2f}" for name, value in parts if value)
+
+
+def _shortened(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _TEXT_SHOWN else flat[: _TEXT_SHOWN - 1] + "…"

@@ -1,0 +1,152 @@
+"""Verbs that put events in: publish, backfill, forget, schema."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from pipeline import contract
+from pipeline.errors import ConfigError, PoisonError
+from pipeline.importers import FORMATS
+from pipeline.publish import Publisher
+from pipeline.records import Event
+from pipeline.settings import Settings
+from workers.backfill import Backfill, Report
+from workers.cli import common
+
+_MALFORMED_SHOWN = 20
+
+
+def publish(
+    file: Annotated[typer.FileBinaryRead, typer.Argument(help="JSON lines, one event each; - for stdin.")],
+    data_dir: common.DataDir = None,
+    redis_url: common.RedisUrl = None,
+    as_json: common.AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Publish events from JSON lines; a bad line is reported with its number, the rest goes in."""
+    settings = common.settings_of(data_dir, redis_url)
+    refused: list[str] = []
+    with _publisher(settings) as publisher:
+        ids = publisher.publish_events(_events_in(file, refused))
+    if as_json:
+        common.print_json({"published": len(ids), "refused": refused})
+    else:
+        common.out.print(f"{len(ids)} published, {len(refused)} refused")
+    for reason in refused[:_MALFORMED_SHOWN]:
+        common.err.print(reason, markup=False)
+    if refused:
+        raise SystemExit(common.EXIT_FAILED)
+
+
+def backfill(  # noqa: PLR0913 - options of the command line
+    files: Annotated[list[Path], typer.Argument(help="Transcript files.", show_default=False)],
+    form: Annotated[str, typer.Option("--format", help=f"One of: {', '.join(FORMATS)}.")],
+    scope: common.OptionalScopeKey = None,
+    restart: Annotated[bool, typer.Option(help="Begin at the start even if an earlier run was cut off.")] = False,  # noqa: FBT002
+    data_dir: common.DataDir = None,
+    redis_url: common.RedisUrl = None,
+    as_json: common.AsJson = False,  # noqa: FBT002
+) -> None:
+    """Publish years of transcripts; resumable after a kill, and idempotent when repeated."""
+    settings = common.settings_of(data_dir, redis_url)
+    where = None if scope is None else common.scope_of(scope)
+    missing = [str(path) for path in files if not path.is_file()]
+    if missing:
+        raise ConfigError(f"no such file: {', '.join(missing)}")
+    reports: dict[str, Report] = {}
+    with _publisher(settings) as publisher, _progress() as progress:
+        job = Backfill(publisher, settings.data_dir)
+        for path in files:
+            bar = progress.add_task(path.name, total=path.stat().st_size if form == "events" else None, published=0)
+            reports[str(path)] = job.run(
+                path, form, where, restart=restart, on_progress=_Bar(progress, bar, counts_bytes=form == "events")
+            )
+            progress.update(bar, total=1, completed=1)
+    _report(reports, as_json=as_json)
+
+
+def forget(  # noqa: PLR0913 - options of the command line
+    scope: common.ScopeKey,
+    session: Annotated[str | None, typer.Option(help="Forget this session.")] = None,
+    turn: Annotated[str | None, typer.Option(help="Forget this turn of the session.")] = None,
+    data_dir: common.DataDir = None,
+    redis_url: common.RedisUrl = None,
+) -> None:
+    """Have a turn, a session, or everything said in a scope until now forgotten."""
+    settings = common.settings_of(data_dir, redis_url)
+    where = common.scope_of(scope)
+    if turn is not None and session is None:
+        raise ConfigError("--turn needs its --session")
+    with _publisher(settings) as publisher:
+        entry_id = publisher.forget(where, session, turn)
+    common.out.print(f"asked for as entry {entry_id}; 'turnstream wait' returns when it is done")
+
+
+def schema() -> None:
+    """Print the JSON Schema of events."""
+    common.print_json(contract.json_schema())
+
+
+def _publisher(settings: Settings) -> Publisher:
+    return Publisher(
+        common.url_of(settings), timeout_s=settings.redis.timeout_s, attempts=settings.redis.publish_attempts
+    )
+
+
+def _events_in(file: BinaryIO, refused: list[str]) -> Iterator[Event]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield contract.decode(line.strip())
+        except PoisonError as error:
+            refused.append(f"line {number}: {error}")
+
+
+class _Bar:
+    """Moves one progress bar."""
+
+    def __init__(self, progress: Progress, bar: TaskID, *, counts_bytes: bool) -> None:
+        self._progress, self._bar, self._counts_bytes = progress, bar, counts_bytes
+
+    def __call__(self, n_published: int, position: int) -> None:
+        completed = {"completed": position} if self._counts_bytes else {}
+        self._progress.update(self._bar, published=n_published, **completed)
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[published]} events"),
+        TimeElapsedColumn(),
+        console=common.err,
+    )
+
+
+def _report(reports: dict[str, Report], *, as_json: bool) -> None:
+    if as_json:
+        rows = {
+            name: {
+                "published": r.n_published,
+                "malformed": [str(bad) for bad in r.malformed],
+                "n_malformed": r.n_malformed,
+                "resumed_at": r.resumed_at,
+            }
+            for name, r in reports.items()
+        }
+        sys.stdout.write(json.dumps(rows, ensure_ascii=False, indent=2) + "\n")
+        return
+    for name, report in reports.items():
+        resumed = f", taken up at position {report.resumed_at}" if report.resumed_at else ""
+        common.out.print(f"{name}: {report.n_published} events published, {report.n_malformed} malformed{resumed}")
+        for bad in report.malformed[:_MALFORMED_SHOWN]:
+            common.err.print(f"  malformed: {bad}", markup=False, soft_wrap=True)
+        if report.n_malformed > _MALFORMED_SHOWN:
+            common.err.print(f"  … and {report.n_malformed - _MALFORMED_SHOWN} more; --json lists them")

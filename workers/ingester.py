@@ -1,0 +1,165 @@
+"""The ingester process: reads the stream, has batches applied, rings the workers, and sweeps for work left undone.
+
+Several may share the group. One that is killed leaves its entries pending: restarted under the same name it takes
+them up at once, and any other claims them after a while.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from pipeline import log
+from pipeline.errors import ServerUnreachableError, TransientError
+from pipeline.ingest import Ingest
+from pipeline.ledger import LedgerPool
+from pipeline.registry import Registry
+from pipeline.settings import Settings
+from pipeline.shards import Shards, require_usable
+from pipeline.stream import Claim, Entry, TurnStream, connect, server_url
+from workers import app as doorbells
+from workers.limits import raise_open_files
+
+_UPKEEP_EVERY_S = 2.0
+_STARVED_AFTER_S = 60.0
+"""A scope rung this long ago is rung again even while the queue is not empty."""
+_FORGET_CONSUMERS_AFTER_MS = 86_400_000
+_log = structlog.get_logger()
+
+
+def run(settings: Settings, *, name: str) -> None:
+    """Ingest until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: the data folder cannot be used.
+    """
+    log.configure(settings.log_level, settings.log_format, process=name)
+    require_usable(settings.data_dir)
+    raise_open_files()
+    url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
+    ingester = Ingester(settings, url, name=name, clock=lambda: time.time_ns() // 1_000_000)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ingester.stop)
+    try:
+        ingester.run()
+    finally:
+        ingester.close()
+
+
+class Ingester:
+    """One consumer of the group, with its doorbells and its sweeper."""
+
+    def __init__(self, settings: Settings, url: str, *, name: str, clock: Callable[[], int]) -> None:
+        names = settings.stream
+        self._settings = settings
+        self._name = name
+        self._clock = clock
+        self._app: Celery = doorbells.make_app(url, timeout_s=settings.redis.timeout_s)
+        self._stream = TurnStream(
+            connect(url, timeout_s=settings.redis.timeout_s),
+            name=names.turns,
+            dead_name=names.dead,
+            group=names.group,
+        )
+        self._registry = Registry(settings.data_dir, busy_timeout_ms=settings.ledger.busy_timeout_ms)
+        self._ingest = Ingest(
+            self._stream,
+            LedgerPool(
+                Shards(settings.data_dir),
+                max_open=settings.ledger.max_open,
+                durable=True,
+                busy_timeout_ms=settings.ledger.busy_timeout_ms,
+            ),
+            self._registry,
+            clock=clock,
+        )
+        self._stopping = False
+        self._next_upkeep = 0.0
+
+    def stop(self, _number: int = 0, _frame: FrameType | None = None) -> None:
+        """End after the batch at hand."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Close ledgers and connections."""
+        self._ingest.close()
+        self._registry.close()
+        self._app.close()
+
+    def run(self) -> None:
+        """Read and apply until stopped; an unreachable server is waited for."""
+        resumed = False
+        while not self._stopping:
+            try:
+                if not resumed:
+                    self._stream.ensure_group()
+                    self._take_up_own_pending()
+                    resumed = True
+                self._step()
+            except ServerUnreachableError as error:
+                _log.warning("server.lost", reason=str(error))
+                resumed = False
+                time.sleep(0.5)
+            except TransientError as error:
+                _log.warning("batch.postponed", reason=str(error))
+                time.sleep(1.0)
+
+    def _step(self) -> None:
+        names = self._settings.stream
+        entries = self._stream.read(self._name, count=names.batch_entries, block_ms=names.block_ms)
+        if entries:
+            self._apply(entries)
+        if time.monotonic() >= self._next_upkeep:
+            self._next_upkeep = time.monotonic() + min(_UPKEEP_EVERY_S, self._settings.workers.sweep_every_s)
+            self._upkeep()
+
+    def _apply(self, entries: list[Entry]) -> None:
+        self._ring(doorbells.EMBED_TURNS, self._ingest.batch(entries))
+
+    def _take_up_own_pending(self) -> None:
+        after = "0"
+        while entries := self._stream.read_own_pending(
+            self._name, count=self._settings.stream.batch_entries, after=after
+        ):
+            self._apply(entries)
+            after = entries[-1].id
+
+    def _upkeep(self) -> None:
+        names = self._settings.stream
+        claim: Claim = self._stream.claim(self._name, min_idle_ms=names.claim_idle_ms, count=names.batch_entries)
+        if claim.deleted:
+            _log.error("entries.lost", n_entries=len(claim.deleted), first=claim.deleted[0])
+            self._registry.add_totals({"lost_before_ingest": len(claim.deleted)})
+        if claim.entries:
+            self._apply(claim.entries)
+        self._sweep()
+        self._stream.trim()
+        self._stream.remove_idle_consumers(_FORGET_CONSUMERS_AFTER_MS)
+
+    def _sweep(self) -> None:
+        """Ring for work whose doorbell was lost, and for sessions that have fallen due."""
+        now_ms = self._clock()
+        queue_is_empty = self._stream.client.llen(doorbells.EMBED_TURNS) == 0
+        wait_s = self._settings.workers.sweep_every_s if queue_is_empty else _STARVED_AFTER_S
+        undone = self._registry.undone(
+            now_ms=now_ms,
+            rung_before_ms=now_ms - round(wait_s * 1000),
+            limit=10 * self._settings.workers.doorbell_scopes,
+        )
+        if undone:
+            self._ring(doorbells.EMBED_TURNS, undone)
+
+    def _ring(self, task: str, scopes: list[str]) -> None:
+        if not scopes:
+            return
+        self._registry.note_rung(scopes, now_ms=self._clock())
+        try:
+            doorbells.ring(self._app, task, scopes, scopes_per_task=self._settings.workers.doorbell_scopes)
+        except OperationalError as error:
+            _log.warning("doorbell.lost", task=task, n_scopes=len(scopes), error=type(error).__name__)

@@ -1,0 +1,140 @@
+"""Summarising the sessions that are due: once per distinct session text, from the ledger and back into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from pipeline.embed import Embedder
+from pipeline.errors import ConfigError, SummaryError
+from pipeline.ledger import Ledger, sessions
+from pipeline.ledger.sessions import DueSession, NewSummary
+from pipeline.records import from_epoch_ms
+from pipeline.settings import SummarySettings
+from pipeline.summarise import Completion, SessionSummarizer, session_text
+
+_LONGEST_WAIT_S = 3_600.0
+_SESSIONS_AT_ONCE = 16
+PLATFORM_MODEL_ID = "platform"
+"""Model id of a summary that the platform sent with `session_closed`."""
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A due session with the text to summarise and, once there is one, its summary or the reason there is none."""
+
+    session: DueSession
+    text: str
+    digest: str
+    completion: Completion | None = None
+    failure: str | None = None
+
+
+class SessionDesk:
+    """Keeps the summaries of scopes up to date.
+
+    Args:
+        settings: idle and settle times, retries.
+        embedder: makes the summaries' vectors.
+        summarizer_for: gives a scope's summariser, whose cache lies in the scope's own folder.
+        clock: epoch milliseconds.
+    """
+
+    def __init__(
+        self,
+        settings: SummarySettings,
+        embedder: Embedder,
+        summarizer_for: Callable[[Ledger], SessionSummarizer],
+        clock: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._embedder = embedder
+        self._summarizer_for = summarizer_for
+        self._clock = clock
+        self._idle_ms = round(settings.idle_s * 1000)
+        self._settle_ms = round(settings.settle_s * 1000)
+
+    def next_due_ms(self, ledger: Ledger) -> int | None:
+        """Tell when a session of this scope next falls due."""
+        return sessions.next_due_ms(ledger, idle_ms=self._idle_ms, settle_ms=self._settle_ms)
+
+    def summarise_due(self, ledger: Ledger) -> None:
+        """Summarise the sessions that have waited longest, a bounded number of them.
+
+        Raises:
+            ShardError: the ledger is damaged.
+            TransientError: the ledger is locked or the disk full.
+        """
+        due = sessions.due(
+            ledger,
+            now_ms=self._clock(),
+            idle_ms=self._idle_ms,
+            settle_ms=self._settle_ms,
+            limit=_SESSIONS_AT_ONCE,
+        )
+        if due:
+            self._summarise(ledger, due)
+
+    def _summarise(self, ledger: Ledger, due: Sequence[DueSession]) -> None:
+        summarizer = self._summarizer_for(ledger)
+        drafts = []
+        for session in due:
+            text = session_text(sessions.lines(ledger, session.session_id))
+            digest = summarizer.key(session.platform_summary or text)
+            if not text.strip() or digest == sessions.current_digest(ledger, session.session_id):
+                sessions.confirm_summary(ledger, session, has_summary=bool(text.strip()))
+            else:
+                drafts.append(_Draft(session, text, digest))
+        with ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="summarise") as threads:
+            drafts = list(threads.map(lambda draft: _complete(summarizer, draft), drafts))
+        self._store(ledger, [draft for draft in drafts if draft.completion is not None])
+        for draft in drafts:
+            if draft.failure is not None:
+                self._postpone(ledger, draft.session, draft.failure)
+
+    def _store(self, ledger: Ledger, drafts: Sequence[_Draft]) -> None:
+        vectors = self._embedder.embed([draft.completion.text for draft in drafts if draft.completion])
+        for draft, vector in zip(drafts, vectors, strict=True):
+            completion, session = draft.completion, draft.session
+            assert completion is not None
+            first_ms = sessions.first_turn_ms(ledger, session.session_id)
+            summary = NewSummary(
+                session.session_id,
+                completion.text,
+                draft.digest,
+                completion.model,
+                vector,
+                session_date=None if first_ms is None else from_epoch_ms(first_ms).date().isoformat(),
+                tokens_in=completion.tokens_in,
+                tokens_out=completion.tokens_out,
+            )
+            stored = sessions.put_summary(
+                ledger,
+                summary,
+                now_ms=self._clock(),
+                model_key=self._embedder.model_key,
+                version=session.version,
+            )
+            if stored:
+                _log.info("session.summarised", model=completion.model, tokens_out=completion.tokens_out)
+
+    def _postpone(self, ledger: Ledger, session: DueSession, failure: str) -> None:
+        wait_s = min(self._settings.retry_after_s * 2**session.attempts, _LONGEST_WAIT_S)
+        sessions.postpone(ledger, session, failure=failure, retry_at_ms=self._clock() + round(wait_s * 1000))
+        _log.warning("session.postponed", attempts=session.attempts + 1, wait_s=wait_s, reason=failure)
+
+
+def _complete(summarizer: SessionSummarizer, draft: _Draft) -> _Draft:
+    given = draft.session.platform_summary
+    if given is not None and given.strip():
+        completion = Completion(given.strip(), 0, 0, PLATFORM_MODEL_ID)
+        return _Draft(draft.session, draft.text, draft.digest, completion)
+    try:
+        completion = summarizer.complete(draft.session.session_id, draft.text)
+    except (SummaryError, ConfigError) as error:
+        return _Draft(draft.session, draft.text, draft.digest, failure=str(error))
+    return _Draft(draft.session, draft.text, draft.digest, completion)

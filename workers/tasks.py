@@ -1,0 +1,195 @@
+"""The flow of a turn after ingest, in order: claim, chunk, embed, commit, summarise, index.
+
+Each task is a doorbell: it carries scope keys, and reads in the ledgers what is to be done. Ringing twice does
+nothing the second time; a lost ring is made good by the ingester's sweeper. Whatever a task was doing when it was
+killed is pending again, with the attempt counted.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import structlog
+from celery import Celery
+
+from pipeline import cognition
+from pipeline.chunk import Chunker
+from pipeline.embed import Embedder
+from pipeline.errors import ConfigError, ShardError, TransientError
+from pipeline.ledger import Ledger, LedgerPool, upkeep, work
+from pipeline.ledger.fulltext import index_form
+from pipeline.records import Scope
+from pipeline.registry import Registry
+from pipeline.settings import WorkerSettings
+from workers import app as doorbells
+from workers.indexer import Indexer
+from workers.liveness import WorkerToken
+from workers.sessions import SessionDesk
+
+_CHARS_PER_TIMEOUT = 250_000
+"""A claim of more text than this may take longer than the time limit, in proportion."""
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What a worker process works with; one per process."""
+
+    app: Celery
+    settings: WorkerSettings
+    ledgers: LedgerPool
+    registry: Registry
+    chunker: Chunker
+    embedder: Embedder
+    sessions: SessionDesk
+    indexer: Indexer
+    token: WorkerToken
+    clock: Callable[[], int]
+
+    def embed_turns(self, scopes: list[str]) -> None:
+        """Make every pending turn of these scopes searchable, in batches across scopes."""
+        marks = self.registry.marks(scopes)
+        active = [self.ledgers.open(Scope.parse(key)) for key in scopes]
+        while claimed := self._claim(active):
+            active = [ledger for ledger in active if ledger in claimed]
+            self._attempt(claimed)
+        self._settle(scopes, marks)
+        self.ledgers.shrink()
+
+    def summarise_sessions(self, scopes: list[str]) -> None:
+        """Summarise sessions that are due in these scopes; what is left over is rung again."""
+        marks = self.registry.marks(scopes)
+        for key in scopes:
+            self.sessions.summarise_due(self.ledgers.open(Scope.parse(key)))
+        self._settle(scopes, marks)
+        self.ledgers.shrink()
+
+    def publish_snapshots(self, scopes: list[str]) -> None:
+        """Publish a snapshot of each scope that has outgrown its last, and purge what was forgotten."""
+        for key in scopes:
+            self.indexer.publish(self.ledgers.open(Scope.parse(key)))
+        self._settle(scopes, self.registry.marks(scopes))
+        self.ledgers.shrink()
+
+    def _claim(self, ledgers: list[Ledger]) -> dict[Ledger, list[work.ClaimedTurn]]:
+        room = self.settings.claim_turns
+        claimed: dict[Ledger, list[work.ClaimedTurn]] = {}
+        for ledger in ledgers:
+            turns = work.claim(
+                ledger,
+                self.token.name,
+                limit=room,
+                max_attempts=self.settings.max_attempts,
+                is_alive=self.token.is_alive,
+            )
+            if turns:
+                claimed[ledger] = turns
+                room -= len(turns)
+            if room <= 0:
+                break
+        return claimed
+
+    def _attempt(self, claimed: dict[Ledger, list[work.ClaimedTurn]]) -> None:
+        n_chars = sum(len(turn.content) for turns in claimed.values() for turn in turns)
+        try:
+            with _time_limit(self.settings.turn_timeout_s, n_chars):
+                self._make_searchable(claimed)
+        except (TransientError, ConfigError, ShardError) as error:
+            self._give_back(claimed, str(error), counted=False)  # the turns are not to blame
+            raise
+        except Exception as error:  # noqa: BLE001 - the task boundary: anything a turn can cause is counted against it
+            _log.warning("attempt.failed", n_turns=sum(map(len, claimed.values())), error=type(error).__name__)
+            self._give_back(claimed, f"{type(error).__name__}: {error}", counted=True)
+
+    def _make_searchable(self, claimed: dict[Ledger, list[work.ClaimedTurn]]) -> None:
+        turns = [turn for batch in claimed.values() for turn in batch]
+        chunks = self.chunker.chunk_many([turn.content for turn in turns])
+        vectors = iter(self.embedder.embed([chunk.text for of_turn in chunks for chunk in of_turn]))
+        done = iter([_work_on(turn, of_turn, vectors) for turn, of_turn in zip(turns, chunks, strict=True)])
+        n_searchable = 0
+        for ledger, batch in claimed.items():
+            n_searchable += work.commit(
+                ledger,
+                self.token.name,
+                list(islice(done, len(batch))),
+                model_key=self.embedder.model_key,
+                dimension=self.embedder.dimension,
+            )
+        _log.info("turns.made_searchable", n_turns=n_searchable, n_scopes=len(claimed))
+
+    def _give_back(self, claimed: dict[Ledger, list[work.ClaimedTurn]], failure: str, *, counted: bool) -> None:
+        for ledger in claimed:
+            work.release(
+                ledger, self.token.name, failure=failure, max_attempts=self.settings.max_attempts, counted=counted
+            )
+
+    def _settle(self, scopes: list[str], marks: dict[str, int]) -> None:
+        now_ms = self.clock()
+        settled, sessions_due, snapshots_due = [], [], []
+        for key in scopes:
+            ledger = self.ledgers.open(Scope.parse(key))
+            counts = upkeep.count(ledger)
+            due_ms = self.sessions.next_due_ms(ledger)
+            if counts.pending == 0:
+                settled.append((key, marks.get(key, 0), due_ms, counts))
+            if due_ms is not None and due_ms <= now_ms:
+                sessions_due.append(key)
+            if self.indexer.is_due(ledger):
+                snapshots_due.append(key)
+        self.registry.settle(settled)
+        size = self.settings.doorbell_scopes
+        doorbells.ring(self.app, doorbells.SUMMARISE_SESSIONS, sessions_due, scopes_per_task=size)
+        doorbells.ring(self.app, doorbells.PUBLISH_SNAPSHOTS, snapshots_due, scopes_per_task=size)
+
+
+def register(app: Celery, flow: Flow) -> None:
+    """Give the app its three tasks."""
+    steps = {
+        doorbells.EMBED_TURNS: flow.embed_turns,
+        doorbells.SUMMARISE_SESSIONS: flow.summarise_sessions,
+        doorbells.PUBLISH_SNAPSHOTS: flow.publish_snapshots,
+    }
+    for name, step in steps.items():
+        app.task(name=name)(_logged(name, step))
+
+
+def _logged(name: str, step: Callable[[list[str]], None]) -> Callable[[list[str]], None]:
+    def run(scopes: list[str]) -> None:
+        try:
+            step(scopes)
+        except TransientError as error:
+            _log.warning("task.postponed", task=name, reason=str(error))
+        except (ConfigError, ShardError) as error:
+            _log.error("task.refused", task=name, reason=str(error))
+
+    return run
+
+
+def _work_on(turn: work.ClaimedTurn, chunks: list[Any], vectors: Iterator[np.ndarray[Any, Any]]) -> work.TurnWork:
+    encoding = cognition.encode(turn.mood)
+    traces = [
+        work.NewTrace(
+            chunk, next(vectors), encoding.strength, encoding.stability_ms, encoding.valence, encoding.confidence
+        )
+        for chunk in chunks
+    ]
+    return work.TurnWork(turn, index_form(turn.content), traces)
+
+
+@contextmanager
+def _time_limit(limit_s: float, n_chars: int) -> Iterator[None]:
+    """End this process when the block hangs, even inside native code; the supervisor starts another.
+
+    Why: a signal handler does not run while native code holds on; this watchdog is a native thread of its own.
+    """
+    faulthandler.dump_traceback_later(limit_s * (1 + n_chars / _CHARS_PER_TIMEOUT), exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()

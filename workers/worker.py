@@ -1,0 +1,133 @@
+"""A worker process: one Celery worker, pool `solo`, with everything a turn needs loaded once.
+
+Why `solo`: FAISS, ONNX Runtime and torch hang in a child forked after their use; the supervisor runs as many
+processes as are wanted and restarts them.
+"""
+
+from __future__ import annotations
+
+import time
+
+from celery import Celery
+
+from pipeline import log
+from pipeline.chunk import Chunker
+from pipeline.embed import Embedder, load_embedder
+from pipeline.ledger import Ledger, LedgerPool
+from pipeline.registry import Registry
+from pipeline.settings import Settings
+from pipeline.shards import SUMMARIES_FOLDER, Shards, require_usable
+from pipeline.stream import server_url
+from pipeline.summarise import ExtractiveInvoker, OpenAIInvoker, Prices, SessionSummarizer, SummaryInvoker
+from workers import tasks
+from workers.app import EMBED_TURNS, PUBLISH_SNAPSHOTS, SUMMARISE_SESSIONS, make_app
+from workers.indexer import Indexer
+from workers.limits import raise_open_files
+from workers.liveness import WorkerToken
+from workers.sessions import SessionDesk
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""To be set to 1 before numpy, FAISS or ONNX Runtime are imported."""
+
+
+def run(settings: Settings, *, name: str, summarises: bool) -> None:
+    """Serve doorbells until SIGTERM.
+
+    Args:
+        settings: of this process.
+        name: the worker's name in logs.
+        summarises: whether it takes sessions too; a slow summary model must not hold up every worker.
+
+    Raises:
+        ConfigError: the data folder, the model or the summary endpoint cannot be used.
+    """
+    log.configure(settings.log_level, settings.log_format, process=name)
+    require_usable(settings.data_dir)
+    raise_open_files()
+    url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
+    app = make_app(url, timeout_s=settings.redis.timeout_s)
+    tasks.register(app, make_flow(settings, app, name))
+    queues = [EMBED_TURNS, *([SUMMARISE_SESSIONS] if summarises else []), PUBLISH_SNAPSHOTS]
+    app.worker_main(
+        ["worker", "--pool=solo", f"--hostname={name}@%h", f"--queues={','.join(queues)}", "--loglevel=WARNING",
+         "--without-gossip", "--without-mingle", "--without-heartbeat"]
+    )  # fmt: skip
+
+
+def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
+    """Load what a worker works with.
+
+    Raises:
+        ConfigError: the model or the summary endpoint cannot be used.
+    """
+    embedder = embedder_of(settings)
+    return tasks.Flow(
+        app=app,
+        settings=settings.workers,
+        ledgers=LedgerPool(
+            Shards(settings.data_dir),
+            max_open=settings.ledger.max_open,
+            durable=False,
+            busy_timeout_ms=settings.ledger.busy_timeout_ms,
+        ),
+        registry=Registry(settings.data_dir, busy_timeout_ms=settings.ledger.busy_timeout_ms),
+        chunker=Chunker(embedder.tokenizer, max_tokens=embedder.max_tokens),
+        embedder=embedder,
+        sessions=SessionDesk(settings.summary, embedder, _summarizers(settings), now_ms),
+        indexer=Indexer(settings.index, embedder),
+        token=WorkerToken(settings.data_dir, name),
+        clock=now_ms,
+    )
+
+
+def embedder_of(settings: Settings) -> Embedder:
+    """Load the embedder that the settings name.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    chosen = settings.embedding
+    return load_embedder(
+        model=chosen.model,
+        backend=chosen.backend,
+        models_dir=settings.models_dir,
+        n_threads=chosen.n_threads,
+        batch_tokens=chosen.batch_tokens,
+    )
+
+
+def now_ms() -> int:
+    """Give the epoch milliseconds of this machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+class _summarizers:  # noqa: N801 - a closure with a name
+    """Gives each scope a summariser whose cache lies in the scope's own folder."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings.summary
+        self._invoker = _invoker(settings)
+
+    def __call__(self, ledger: Ledger) -> SessionSummarizer:
+        chosen = self._settings
+        return SessionSummarizer(
+            self._invoker,
+            chosen.model if chosen.invoker == "openai" else chosen.invoker,
+            ledger.path.parent / SUMMARIES_FOLDER,
+            chosen.max_tokens,
+            window_tokens=chosen.window_tokens,
+            attempts=chosen.attempts,
+            prices=Prices(chosen.usd_per_million_input, chosen.usd_per_million_output),
+        )
+
+
+def _invoker(settings: Settings) -> SummaryInvoker:
+    chosen = settings.summary
+    if chosen.invoker == "extractive":
+        return ExtractiveInvoker()
+    return OpenAIInvoker(
+        base_url=chosen.base_url,
+        api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
+        model=chosen.model,
+        timeout_s=chosen.timeout_s,
+    )
