@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS shards (
 CREATE INDEX IF NOT EXISTS shards_marked ON shards (marked_ms) WHERE mark > settled;
 CREATE INDEX IF NOT EXISTS shards_due ON shards (due_ms) WHERE due_ms IS NOT NULL;
 CREATE TABLE IF NOT EXISTS totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -124,6 +125,15 @@ class Registry:
     def totals(self) -> dict[str, int]:
         """Read the running totals."""
         return dict(self._rows("SELECT name, value FROM totals ORDER BY name", ()))
+
+    def fact(self, name: str) -> str | None:
+        """Read a fact noted about the data folder."""
+        rows = self._rows("SELECT value FROM facts WHERE name = ?", (name,))
+        return None if not rows else str(rows[0][0])
+
+    def note_fact(self, name: str, value: str) -> None:
+        """Note a fact about the data folder."""
+        self._many("INSERT OR REPLACE INTO facts VALUES (?, ?)", [(name, value)])
 
     def remove(self, scope: str) -> None:
         """Drop a scope whose shard is gone."""

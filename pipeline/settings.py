@@ -35,6 +35,10 @@ class RedisSettings(_Group):
 
     url: SecretStr | None = Field(None, description="an existing Redis >= 7 or Valkey; unset: the embedded server")
     timeout_s: Seconds = Field(5.0, description="connect and reply timeout")
+    durability: Literal["everysec", "strict"] = Field(
+        "everysec", description="embedded server: flushed to disk every second, or before each answer"
+    )
+    memory_bytes: Count = Field(1 << 30, description="embedded server: most memory for what is not yet ingested")
     publish_attempts: Count = Field(5, description="tries before a publish raises")
     max_backlog_entries: Count = Field(100_000, description="unread entries above which publishers are slowed down")
 

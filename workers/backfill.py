@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -123,7 +122,7 @@ class _Note:
         draft = self._path.with_suffix(".tmp")
         draft.touch(mode=0o600)
         draft.write_text(json.dumps({"identity": self._identity, "position": position}))
-        os.replace(draft, self._path)
+        draft.replace(self._path)
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from workers.cli import common
 _TEXT_SHOWN = 240
 
 
-def retrieve(  # noqa: PLR0913 - options of the command line
+def retrieve(
     query: Annotated[str, typer.Argument(help="What is asked, in words.")],
     scope: common.ScopeKey,
     top_k: Annotated[int, typer.Option("--top-k", min=0, help="Hits at most.")] = 10,
@@ -26,7 +26,7 @@ def retrieve(  # noqa: PLR0913 - options of the command line
     after: Annotated[str | None, typer.Option(help="Only turns said at or after this time (ISO 8601).")] = None,
     before: Annotated[str | None, typer.Option(help="Only turns said at or before this time (ISO 8601).")] = None,
     data_dir: common.DataDir = None,
-    as_json: common.AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: common.AsJson = False,
 ) -> None:
     """Find what was said about a query, in one scope."""
     settings = common.settings_of(data_dir)

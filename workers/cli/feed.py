@@ -27,7 +27,7 @@ def publish(
     file: Annotated[typer.FileBinaryRead, typer.Argument(help="JSON lines, one event each; - for stdin.")],
     data_dir: common.DataDir = None,
     redis_url: common.RedisUrl = None,
-    as_json: common.AsJson = False,  # noqa: FBT002 - a flag of the command line
+    as_json: common.AsJson = False,
 ) -> None:
     """Publish events from JSON lines; a bad line is reported with its number, the rest goes in."""
     settings = common.settings_of(data_dir, redis_url)
@@ -44,14 +44,14 @@ def publish(
         raise SystemExit(common.EXIT_FAILED)
 
 
-def backfill(  # noqa: PLR0913 - options of the command line
+def backfill(
     files: Annotated[list[Path], typer.Argument(help="Transcript files.", show_default=False)],
     form: Annotated[str, typer.Option("--format", help=f"One of: {', '.join(FORMATS)}.")],
     scope: common.OptionalScopeKey = None,
-    restart: Annotated[bool, typer.Option(help="Begin at the start even if an earlier run was cut off.")] = False,  # noqa: FBT002
+    restart: Annotated[bool, typer.Option(help="Begin at the start even if an earlier run was cut off.")] = False,
     data_dir: common.DataDir = None,
     redis_url: common.RedisUrl = None,
-    as_json: common.AsJson = False,  # noqa: FBT002
+    as_json: common.AsJson = False,
 ) -> None:
     """Publish years of transcripts; resumable after a kill, and idempotent when repeated."""
     settings = common.settings_of(data_dir, redis_url)
@@ -71,7 +71,7 @@ def backfill(  # noqa: PLR0913 - options of the command line
     _report(reports, as_json=as_json)
 
 
-def forget(  # noqa: PLR0913 - options of the command line
+def forget(
     scope: common.ScopeKey,
     session: Annotated[str | None, typer.Option(help="Forget this session.")] = None,
     turn: Annotated[str | None, typer.Option(help="Forget this turn of the session.")] = None,
@@ -116,8 +116,9 @@ class _Bar:
         self._progress, self._bar, self._counts_bytes = progress, bar, counts_bytes
 
     def __call__(self, n_published: int, position: int) -> None:
-        completed = {"completed": position} if self._counts_bytes else {}
-        self._progress.update(self._bar, published=n_published, **completed)
+        self._progress.update(
+            self._bar, published=n_published, completed=float(position) if self._counts_bytes else None
+        )
 
 
 def _progress() -> Progress:

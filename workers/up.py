@@ -1,0 +1,143 @@
+"""What `turnstream up` runs: the embedded server unless another is set, the ingesters, the workers."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import structlog
+
+from pipeline import embed
+from pipeline.errors import ShardError
+from pipeline.ledger.connection import connect as connect_ledger
+from pipeline.ledger.connection import read_meta
+from pipeline.registry import Registry
+from pipeline.settings import PREFIX, Settings
+from pipeline.shards import LEDGER_FILE, Shards, require_usable
+from pipeline.stream import check_server, connect, server_url
+from workers.embedded import EmbeddedServer
+from workers.supervisor import ChildSpec, DataFolderLock, Supervisor
+from workers.worker import THREAD_VARIABLES, now_ms
+
+_STOP_TIMEOUT_S = 20.0
+_BOOT = "boot_id"
+_log = structlog.get_logger()
+
+
+def run(settings: Settings) -> None:
+    """Run everything until SIGTERM, SIGINT or SIGHUP; on return no child is left.
+
+    Raises:
+        ConfigError: the data folder, the model or the server cannot be used, or another `up` holds the folder.
+        ServerUnreachableError: the given server does not answer.
+    """
+    require_usable(settings.data_dir)
+    with DataFolderLock(settings.data_dir):
+        prepare_model(settings)
+        _refill_registry(settings)
+        Supervisor(child_specs(settings)).run()
+
+
+def child_specs(settings: Settings) -> list[ChildSpec]:
+    """Describe the processes, in the order in which they start.
+
+    Raises:
+        ServerUnreachableError: the given server does not answer.
+    """
+    specs = []
+    if settings.redis.url is None:
+        server = EmbeddedServer(
+            settings.data_dir, durability=settings.redis.durability, memory_bytes=settings.redis.memory_bytes
+        )
+        specs.append(
+            ChildSpec(name="server", command=server.command, ready=server.is_ready, stop_timeout_s=_STOP_TIMEOUT_S)
+        )
+    else:
+        warn_of_server(settings)
+    environment = _environment(settings)
+    host = socket.gethostname()
+    for number in range(settings.workers.n_ingesters):
+        name = f"{host}-ingester-{number}"
+        specs.append(ChildSpec(name=name, command=_verb("ingester", "--name", name), env=environment))
+    last = settings.workers.n_workers - 1
+    for number in range(settings.workers.n_workers):
+        name = f"worker-{number}"
+        # A slow summary model must not hold up all of them: only the last one takes sessions.
+        sessions = "--sessions" if number == last else "--no-sessions"
+        specs.append(
+            ChildSpec(
+                name=name,
+                command=_verb("worker", "--name", name, sessions),
+                env=environment,
+                stop_timeout_s=_STOP_TIMEOUT_S,
+            )
+        )
+    return specs
+
+
+def prepare_model(settings: Settings) -> None:
+    """Export the model once, so that workers and bots only load it.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    chosen = settings.embedding
+    if chosen.backend != "hashing":
+        embed.prepare_model(model=chosen.model, backend=chosen.backend, models_dir=settings.models_dir)
+
+
+def warn_of_server(settings: Settings) -> None:
+    """Log what makes the given server unfit.
+
+    Raises:
+        ServerUnreachableError: it does not answer.
+    """
+    url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
+    with connect(url, timeout_s=settings.redis.timeout_s) as client:
+        for problem in check_server(client):
+            _log.warning("server.found_unfit", problem=problem)
+
+
+def _verb(*arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "workers.cli", *arguments]
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    given = {f"{PREFIX}DATA_DIR": str(settings.data_dir.absolute())}
+    if settings.redis.url is not None:
+        given[f"{PREFIX}REDIS__URL"] = settings.redis.url.get_secret_value()
+    return given | dict.fromkeys(THREAD_VARIABLES, str(settings.embedding.n_threads))
+
+
+def _refill_registry(settings: Settings) -> None:
+    """Mark every shard when the registry may not know all work: it was removed, or the machine went down.
+
+    Why: the registry is not flushed at each mark. A killed process loses nothing of it, a power cut may.
+    """
+    registry = Registry(settings.data_dir)
+    folders = list(Shards(settings.data_dir).walk())
+    boot = _boot_id()
+    if registry.fact(_BOOT) != boot or len(registry.scopes()) != len(folders):
+        registry.mark(filter(None, map(_scope_in, folders)), now_ms=now_ms())
+        registry.note_fact(_BOOT, boot)
+        _log.info("registry.refilled", n_scopes=len(folders))
+    registry.close()
+
+
+def _scope_in(folder: Path) -> str | None:
+    try:
+        with closing(connect_ledger(folder / LEDGER_FILE, query_only=True)) as connection:
+            return read_meta(connection)["scope"]
+    except ShardError as error:
+        _log.error("shard.found_damaged", reason=str(error))
+        return None
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:  # not Linux: every start counts as one after a power cut
+        return secrets.token_hex(8)
