@@ -1,0 +1,174 @@
+"""The embedded server: persistence, privacy, and one server per folder whatever was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.errors import ConfigError, ServerUnreachableError
+from pipeline.stream import check_server, connect, socket_path
+from workers.embedded import EmbeddedServer
+
+READY_S = 20
+Run = Callable[[EmbeddedServer], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """Start a server as the supervisor would, and end it afterwards."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(server: EmbeddedServer) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(server.command())
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def append(server: EmbeddedServer, n: int) -> None:
+    with connect(server.url, timeout_s=5) as client:
+        for k in range(n):
+            client.xadd("s", {"n": k})
+
+
+def length(server: EmbeddedServer) -> int:
+    with connect(server.url, timeout_s=5) as client:
+        return int(client.xlen("s"))
+
+
+def test_it_is_fit_private_and_only_on_its_socket(data_dir, run):
+    """Turns are user data: nobody else on the machine may read or reach them."""
+    server = EmbeddedServer(data_dir)
+    assert not server.is_ready()
+    process = run(server)
+    server.wait_ready(READY_S)
+    append(server, 1)
+    with connect(server.url, timeout_s=5) as client:
+        assert check_server(client) == []
+        assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+    assert not psutil.Process(process.pid).net_connections("tcp")
+    for path in [server.folder, *server.folder.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+@pytest.mark.parametrize("durability", ["everysec", "strict"])
+def test_events_survive_the_server_being_killed(data_dir, run, durability):
+    """A killed process loses nothing it answered for; its data is loaded before it serves."""
+    server = EmbeddedServer(data_dir, durability=durability)
+    process = run(server)
+    server.wait_ready(READY_S)
+    append(server, 100)
+    process.kill()
+    process.wait()
+    run(server)
+    server.wait_ready(READY_S)
+    assert length(server) == 100
+
+
+def test_a_torn_tail_costs_only_the_tail(data_dir, run):
+    """A power cut in the middle of a write must not need a repair tool."""
+    server = EmbeddedServer(data_dir)
+    process = run(server)
+    server.wait_ready(READY_S)
+    append(server, 10)
+    process.kill()
+    process.wait()
+    (log_file,) = server.folder.glob("appendonlydir/*.incr.aof")
+    os.truncate(log_file, log_file.stat().st_size - 3)
+    run(server)
+    server.wait_ready(READY_S)
+    assert length(server) == 9
+
+
+def test_a_left_over_server_is_ended_cleanly_and_replaced(data_dir, run):
+    """After the parent was killed, its server may still hold the folder; nobody would notice that one's death."""
+    server = EmbeddedServer(data_dir)
+    left_over = run(server)
+    server.wait_ready(READY_S)
+    append(server, 50)
+    successor = run(server)
+    assert left_over.wait(READY_S) == 0
+    server.wait_ready(READY_S)
+    assert length(server) == 50
+    with connect(server.url, timeout_s=5) as client:
+        assert client.info("server")["process_id"] == successor.pid
+
+
+def test_a_stale_pid_never_costs_another_process_its_life(data_dir, run):
+    """The pid in the lock file may belong to anyone by now."""
+    server = EmbeddedServer(data_dir)
+    server.command()
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        (server.folder / "server.lock").write_text(str(bystander.pid))
+        run(server)
+        server.wait_ready(READY_S)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_hung_server_counts_as_not_ready(data_dir, run):
+    """Being there is not enough; it has to answer."""
+    server = EmbeddedServer(data_dir)
+    process = run(server)
+    server.wait_ready(READY_S)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        start = time.monotonic()
+        with pytest.raises(ServerUnreachableError, match=r"valkey\.log"):
+            server.wait_ready(0.1)
+        assert time.monotonic() - start < 10
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def test_a_server_that_never_starts_is_reported_with_its_log(data_dir):
+    """The log is where the reason stands."""
+    with pytest.raises(ServerUnreachableError, match=r"valkey\.log"):
+        EmbeddedServer(data_dir).wait_ready(0.05)
+
+
+@pytest.mark.parametrize("name", ["deep/" * 30 + "end", 'quote " back\\slash', "späce and ünïcode ✓", "a%20b?c#d"])
+def test_any_data_folder_works(tmp_path, run, monkeypatch, name):
+    """A socket's path may have about 100 bytes and a URL reserves characters; a folder's name knows neither."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "r"))
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    server = EmbeddedServer(folder)
+    run(server)
+    server.wait_ready(READY_S)
+    append(server, 1)
+    assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o700
+    assert server.folder.joinpath("appendonlydir").is_dir()
+
+
+def test_a_planted_socket_folder_is_refused(tmp_path, monkeypatch):
+    """In a shared temporary folder anyone may put a link where we are about to listen."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = tmp_path / ("deep" * 40)
+    (tmp_path / "elsewhere").mkdir()
+    socket_path(folder).parent.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="TURNSTREAM_DATA_DIR"):
+        EmbeddedServer(folder).command()
+
+
+def test_two_folders_never_share_a_socket(tmp_path, monkeypatch):
+    """Also when both paths are too long."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/0")
+    long = [Path("/" + "x" * 120 + str(n)) for n in range(3)]
+    assert len({socket_path(folder) for folder in [*long, tmp_path]}) == 4
+    assert all(len(os.fsencode(socket_path(folder))) <= 100 for folder in long)
