@@ -1,0 +1,72 @@
+"""What every backend is, and what they share on the way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import TransientError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Floats = npt.NDArray[np.float32]
+
+
+class Embedder(Protocol):
+    """A loaded model, safe to use from many threads.
+
+    Attributes:
+        model_key: ``id@revision/backend/dimension``: what vectors must agree in to be compared.
+        dimension: length of a vector.
+        max_tokens: content tokens one forward pass sees, special tokens already subtracted.
+        tokenizer: the model's, neither truncating nor padding.
+    """
+
+    model_key: str
+    dimension: int
+    max_tokens: int
+    tokenizer: Tokenizer
+
+    def embed(self, texts: Sequence[str]) -> Floats:
+        """Give (n, d) float32, rows L2-normalised, in the order of the texts.
+
+        A blank text has a vector too (of the special tokens alone). What is past ``max_tokens`` is not seen.
+
+        Raises:
+            TransientError: the model failed, or answered something that is no number.
+        """
+        ...
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a ``tokenizer.json`` with its own truncation and padding switched off.
+
+    Why: the bundled one cuts at 128 tokens and pads to 128, though its model takes 256.
+    """
+    from tokenizers import Tokenizer  # noqa: PLC0415 - a native library; loaded where a model is
+
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def reject_non_numbers(vectors: Floats, model_key: str) -> Floats:
+    """Pass the vectors on if each is made of numbers.
+
+    Raises:
+        TransientError: one is not; stored, it would compare as unequal to everything for ever.
+    """
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        n_bad, first = int((~finite).sum()), int(np.argmin(finite))
+        raise TransientError(
+            f"{model_key} gave NaN or infinity for {n_bad} of {len(vectors)} texts, first for number {first}; "
+            "if it happens again, try TURNSTREAM_EMBEDDING__BACKEND=onnx-fp32"
+        )
+    return vectors
