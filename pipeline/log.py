@@ -9,6 +9,7 @@ import logging
 import sys
 from typing import Literal
 
+import stamina
 import structlog
 
 
@@ -30,5 +31,7 @@ def configure(level: str = "info", style: Literal["auto", "console", "json"] = "
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
+    # The library's own retry lines quote calls and errors of other libraries, and with them user text.
+    stamina.instrumentation.set_on_retry_hooks([])
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**bound)

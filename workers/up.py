@@ -10,7 +10,6 @@ from pathlib import Path
 
 import structlog
 
-from pipeline import embed
 from pipeline.errors import ShardError
 from pipeline.ledger.connection import connect as connect_ledger
 from pipeline.ledger.connection import read_meta
@@ -31,12 +30,11 @@ def run(settings: Settings) -> None:
     """Run everything until SIGTERM, SIGINT or SIGHUP; on return no child is left.
 
     Raises:
-        ConfigError: the data folder, the model or the server cannot be used, or another `up` holds the folder.
+        ConfigError: the data folder or the server cannot be used, or another `up` holds the folder.
         ServerUnreachableError: the given server does not answer.
     """
     require_usable(settings.data_dir)
     with DataFolderLock(settings.data_dir):
-        prepare_model(settings)
         _refill_registry(settings)
         Supervisor(child_specs(settings)).run()
 
@@ -76,17 +74,6 @@ def child_specs(settings: Settings) -> list[ChildSpec]:
             )
         )
     return specs
-
-
-def prepare_model(settings: Settings) -> None:
-    """Export the model once, so that workers and bots only load it.
-
-    Raises:
-        ConfigError: there is no such model.
-    """
-    chosen = settings.embedding
-    if chosen.backend != "hashing":
-        embed.prepare_model(model=chosen.model, backend=chosen.backend, models_dir=settings.models_dir)
 
 
 def warn_of_server(settings: Settings) -> None:
