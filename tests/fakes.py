@@ -50,7 +50,7 @@ class CountingInvoker:
         """How often it was asked."""
         return len(self.texts)
 
-    def __call__(self, system: str, user: str, /, *, max_tokens: int) -> Completion:
+    def __call__(self, system: str, user: str, /, *, max_tokens: int) -> Completion:  # noqa: ARG002 - the protocol's
         """Answer as scripted, then with the text's first words; ten tokens in, three out."""
         with self._lock:
             self.texts.append(user)

@@ -112,6 +112,7 @@ class SummaryCache:
         path = self._folder / f"{key}.lock"
         lock = filelock.FileLock(path, timeout=self._lock_wait_s, mode=0o600, poll_interval=0.02)
         try:
+            self._folder.stat()  # the lock would make a missing folder
             lock.acquire()
         except filelock.Timeout as error:
             raise SummaryError(
@@ -141,6 +142,20 @@ class SummaryCache:
             summary = self.read(path.stem)
             if summary is None or summary.session_key == session_key:
                 doomed.append(path)
+        for path in doomed:
+            path.unlink(missing_ok=True)
+        shards.fsync_folder(self._folder)
+        return len(doomed)
+
+    def keep_only(self, keys: set[str]) -> int:
+        """Remove every summary but those of the given keys, and whatever a kill left half written; durable on return.
+
+        Returns:
+            How many files were removed.
+        """
+        doomed = [
+            p for p in self._folder.iterdir() if p.suffix == ".tmp" or (p.suffix == ".json" and p.stem not in keys)
+        ]
         for path in doomed:
             path.unlink(missing_ok=True)
         shards.fsync_folder(self._folder)

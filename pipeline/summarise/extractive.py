@@ -29,7 +29,6 @@ _THEME_WORDS: Final = 200
 _SAME: Final = 0.75
 _RELEVANCE: Final = 0.7
 _SHORT_TERMS: Final = 4
-_COMMON_SHARE: Final = 0.5
 _NAME_BONUS, _NUMBER_BONUS, _DATE_BONUS, _QUESTION_MALUS = 0.10, 0.08, 0.10, 0.08
 
 _CJK: Final = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -51,7 +50,8 @@ _DATE = re.compile(
     r"|\bMay\b(?=\s\d)|(?<=\d\s)May\b|\d{4}-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}|[年月日]|昨天|明天|昨日|明日",
     re.IGNORECASE,
 )
-_WORD_OR_MARK = re.compile(r"[A-Za-z]+|\d+|\S")
+_INSIDE_A_WORD = re.compile(r"(?<=[A-Za-z0-9])[A-Za-z0-9]")
+_TOKEN = re.compile(r"[A-Za-z]{1,6}|[0-9]{1,3}|\S")
 
 _STOPWORDS_TEXT: Final = """
 a about after again all also am an and any are as at be because been but by can could did do does don't for
@@ -87,10 +87,11 @@ class ExtractiveInvoker:
         sentences = list(_sentences(user))
         if not sentences:
             raise SummaryError("there is no text to summarise; a blank session needs no summary")
-        weights = _term_weights(sentences)
+        present = frozenset(name for s in sentences for name in _words(s.who))
+        weights = _term_weights(sentences, present)
         vectors = [_unit({t: n * weights.get(t, 0.0) for t, n in s.terms.items()}) for s in sentences]
         theme = _theme(vectors)
-        scores = [_dot(v, theme) + _bonus(s) for s, v in zip(sentences, vectors, strict=True)]
+        scores = [_dot(v, theme) + _bonus(s, present) for s, v in zip(sentences, vectors, strict=True)]
         chosen = _choose(sentences, vectors, scores, max_tokens)
         return Completion(_render([sentences[i] for i in sorted(chosen)], max_tokens), 0, 0, MODEL)
 
@@ -98,16 +99,10 @@ class ExtractiveInvoker:
 def budget_tokens(text: str) -> int:
     """Estimate tokens of a summary, rather too many than too few.
 
-    One per four letters begun, per three digits begun, and per other character that is not a space. WordPiece and
+    One per six letters begun, per three digits begun, and per other character that is not a space. WordPiece and
     the common byte-pair vocabularies take fewer for prose in English and about as many for Chinese.
     """
-    return sum(_word_tokens(found.group()) for found in _WORD_OR_MARK.finditer(text))
-
-
-def _word_tokens(word: str) -> int:
-    if word.isascii() and word.isalpha():
-        return -(-len(word) // 4)
-    return -(-len(word) // 3) if word.isascii() and word.isdigit() else 1
+    return sum(1 for _ in _TOKEN.finditer(text))
 
 
 def _sentences(text: str) -> Iterator[_Sentence]:
@@ -118,11 +113,16 @@ def _sentences(text: str) -> Iterator[_Sentence]:
         if not line[:1].isspace():
             spoken = _SPEAKER.fullmatch(rest)
             who, rest = (spoken["who"], spoken["rest"]) if spoken else ("", rest)
-        for sentence in _split_sentences(rest):
+        for sentence in split_sentences(rest):
             yield _Sentence(number, who, sentence, _terms(sentence))
 
 
-def _split_sentences(line: str) -> Iterator[str]:
+def split_sentences(line: str) -> list[str]:
+    """Cut a line into sentences: at full stops of several scripts and after emoji, not after abbreviations."""
+    return list(_between_ends(line))
+
+
+def _between_ends(line: str) -> Iterator[str]:
     start = 0
     for end in _END.finditer(line):
         if _ABBREVIATION.search(line, max(start, end.start() - 8), end.start()):
@@ -154,12 +154,15 @@ def _terms(sentence: str) -> dict[str, int]:
     return counts
 
 
-def _term_weights(sentences: list[_Sentence]) -> dict[str, float]:
-    """Weigh words by rarity; one that stands in every second sentence of a long session says nothing."""
+def _words(text: str) -> list[str]:
+    return [found.group() for found in _TERM.finditer(text.casefold())]
+
+
+def _term_weights(sentences: list[_Sentence], present: frozenset[str]) -> dict[str, float]:
+    """Weigh words by rarity; the names of those present say nothing about the theme."""
     found_in = Counter(term for sentence in sentences for term in sentence.terms)
     n = len(sentences)
-    too_common = max(_COMMON_SHARE * n, 5.0)
-    return {term: math.log(1 + n / df) for term, df in found_in.items() if df <= too_common}
+    return {term: math.log(1 + n / df) for term, df in found_in.items() if term not in present}
 
 
 def _theme(vectors: list[dict[str, float]]) -> dict[str, float]:
@@ -171,8 +174,9 @@ def _theme(vectors: list[dict[str, float]]) -> dict[str, float]:
     return _unit(dict(heaviest))
 
 
-def _bonus(sentence: _Sentence) -> float:
-    bonus = _NAME_BONUS if _NAME.search(sentence.text) else 0.0
+def _bonus(sentence: _Sentence, present: frozenset[str]) -> float:
+    named = any(found.group().casefold() not in present for found in _NAME.finditer(sentence.text))
+    bonus = _NAME_BONUS if named else 0.0
     bonus += _NUMBER_BONUS if _NUMBER.search(sentence.text) else 0.0
     bonus += _DATE_BONUS if _DATE.search(sentence.text) else 0.0
     bonus -= _QUESTION_MALUS if sentence.text.rstrip("\"'”’)」』").endswith(("?", "？")) else 0.0
@@ -184,7 +188,8 @@ def _choose(
     sentences: list[_Sentence], vectors: list[dict[str, float]], scores: list[float], max_tokens: int
 ) -> list[int]:
     """Pick greedily what is near the theme and far from what is picked, while it fits; at least one."""
-    candidates = sorted(range(len(sentences)), key=lambda i: (-scores[i], i))[:_N_CANDIDATES]
+    first_said = {sentences[i].text: i for i in reversed(range(len(sentences)))}
+    candidates = sorted(first_said.values(), key=lambda i: (-scores[i], i))[:_N_CANDIDATES]
     nearest = dict.fromkeys(candidates, 0.0)
     chosen = [candidates[0]]
     left = max_tokens - _cost(sentences[candidates[0]])
@@ -215,13 +220,15 @@ def _render(chosen: list[_Sentence], max_tokens: int) -> str:
 
 
 def _cut(text: str, max_tokens: int) -> str:
-    stop = left = 0
-    for found in _WORD_OR_MARK.finditer(text):
-        left += _word_tokens(found.group())
-        if left > max_tokens and stop:
-            break
-        stop = found.end()
-    return text[:stop]
+    """Keep the beginning within the budget, whole words of it unless one word fills it."""
+    ends = [found.end() for found in _TOKEN.finditer(text)]
+    if len(ends) <= max_tokens:
+        return text
+    kept = text[: ends[max_tokens - 1]]
+    if not _INSIDE_A_WORD.match(text, len(kept)):
+        return kept
+    whole_words = kept.rpartition(" ")[0]
+    return whole_words if 2 * len(whole_words) > len(kept) else kept
 
 
 def _unit(vector: dict[str, float]) -> dict[str, float]:

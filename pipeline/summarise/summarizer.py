@@ -162,13 +162,12 @@ class SessionSummarizer:
     def _make(self, session_key: str, text: str) -> Completion:
         if self._count_tokens(text) <= self._window_tokens:
             return self._ask(text)
-        made = [
-            self._once(session_key, part) for part in texts.split_text(text, self._window_tokens, self._count_tokens)
-        ]
+        parts = texts.split_text(text, self._window_tokens, self._count_tokens)
+        made = [self._once(session_key, part) for part in parts if len(part) < len(text)]
         # A quarter of a window each: whatever the model answers, each round at least halves what is left.
         share = self._window_tokens // 4
         together = "\n".join(texts.clip_text(part.text, share, self._count_tokens) for part in made)
-        if len(together) >= len(text):
+        if not 0 < len(together) < len(text):
             raise SummaryError(
                 f"{self._model_id}: the parts' summaries are no shorter than the session; "
                 "raise window_tokens or give a count_tokens that fits the model"
