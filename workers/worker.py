@@ -49,8 +49,8 @@ def run(settings: Settings, *, name: str, summarises: bool) -> None:
     tasks.register(app, make_flow(settings, app, name))
     queues = [EMBED_TURNS, *([SUMMARISE_SESSIONS] if summarises else []), PUBLISH_SNAPSHOTS]
     app.worker_main(
-        ["worker", "--pool=solo", f"--hostname={name}@%h", f"--queues={','.join(queues)}", "--loglevel=WARNING",
-         "--without-gossip", "--without-mingle", "--without-heartbeat"]
+        ["--quiet", "worker", "--pool=solo", f"--hostname={name}@%h", f"--queues={','.join(queues)}",
+         "--loglevel=WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"]
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ for verb in (
     operate.stats,
     feed.forget,
     operate.settings,
+    operate.doctor,
     feed.schema,
     operate.server,
     operate.ingester,

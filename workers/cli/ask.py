@@ -6,7 +6,7 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from pipeline.errors import ConfigError
@@ -50,24 +50,20 @@ def retrieve(
     if as_json:
         sys.stdout.write(found.to_json() + "\n")
     else:
-        common.out.print(hits_table(found))
+        print_hits(found)
         _explain(found)
 
 
-def hits_table(found: Retrieval) -> Table:
-    """Show hits with their session, date, speaker, text, score and why."""
-    table = Table("score", "session", "turn", "said", "by", "text", "why", show_lines=False)
+def print_hits(found: Retrieval) -> None:
+    """Show hits with their score, session, turn, date, speaker, text and why."""
     for hit in found.hits:
-        table.add_row(
-            f"{hit.score:.3f}",
-            Text(hit.session_id),
-            Text(hit.turn_id),
-            f"{hit.timestamp:%Y-%m-%d %H:%M}",
-            Text(hit.speaker or hit.role),
-            Text(_shortened(hit.text)),
-            _why(hit),
-        )
-    return table
+        heading = Text(f"{hit.score:.3f}  ", style="bold green")
+        heading.append(f"{hit.session_id}  {hit.turn_id}  ", style="cyan")
+        heading.append(f"{hit.timestamp:%Y-%m-%d %H:%M}  ", style="default")
+        heading.append(hit.speaker or hit.role, style="bold")
+        common.out.print(heading)
+        common.out.print(Padding(Text(_shortened(hit.text)), (0, 0, 0, 7)))
+        common.out.print(Padding(Text(f"why: {_why(hit)}", style="dim"), (0, 0, 0, 7)))
 
 
 def _explain(found: Retrieval) -> None:

@@ -1,0 +1,140 @@
+"""What can be wrong with an installation, looked at one thing at a time; changes nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import apsw
+
+from pipeline import embed
+from pipeline.errors import ConfigError, ServerUnreachableError, ShardError, TransientError
+from pipeline.ledger.connection import connect as connect_ledger
+from pipeline.registry import FILE, Registry
+from pipeline.settings import Settings
+from pipeline.shards import LEDGER_FILE, Shards, require_usable
+from pipeline.snapshot import SnapshotStore
+from pipeline.stream import check_server, connect, server_url
+
+DISTRIBUTION = "turnstream"
+_PACKAGES = ("pipeline", "workers", "retrieval")
+
+
+class Verdict(StrEnum):
+    """How bad a finding is; the worst one decides the exit code."""
+
+    OK = "ok"
+    ADVICE = "advice"
+    CONFIGURATION = "configuration"
+    UNREACHABLE = "unreachable"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at."""
+
+    what: str
+    verdict: Verdict
+    detail: str
+
+
+def examine(settings: Settings, *, verify: bool) -> Iterator[Finding]:
+    """Look at everything, the cheap first; with ``verify`` also at every page and snapshot of every shard."""
+    checks: list[tuple[str, Callable[[Settings], str]]] = [
+        ("packages", _packages),
+        ("data folder", _data_folder),
+        ("model", _model),
+        ("server", _server),
+        ("registry", _registry),
+    ]
+    for what, check in checks:
+        yield _finding(what, lambda check=check: check(settings))  # type: ignore[misc] # bound at once, called at once
+    if verify:
+        for folder in Shards(settings.data_dir).walk():
+            yield _finding(f"shard {folder.name}", lambda folder=folder: _shard(folder))  # type: ignore[misc] # the same
+
+
+def _finding(what: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, Verdict.OK, check())
+    except _Advice as advice:
+        return Finding(what, Verdict.ADVICE, str(advice))
+    except ServerUnreachableError as error:
+        return Finding(what, Verdict.UNREACHABLE, str(error))
+    except ConfigError as error:
+        return Finding(what, Verdict.CONFIGURATION, str(error))
+    except (ShardError, TransientError) as error:
+        return Finding(what, Verdict.DAMAGED, str(error))
+
+
+class _Advice(Exception):  # noqa: N818 - no error: it works, but could be better
+    """Something that works and should be changed all the same."""
+
+
+def _packages(_settings: Settings) -> str:
+    owners = importlib.metadata.packages_distributions()
+    for name in _PACKAGES:
+        others = sorted(set(owners.get(name, [])) - {DISTRIBUTION})
+        if others:
+            raise ConfigError(
+                f"the package {name!r} is also installed by {', '.join(others)}; give Turnstream its own environment"
+            )
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise ConfigError(f"the package {name!r} is not installed whole; install Turnstream again")
+    return f"SQLite {apsw.sqlite_lib_version()}"
+
+
+def _data_folder(settings: Settings) -> str:
+    if not settings.data_dir.exists():
+        raise _Advice(f"{settings.data_dir} does not exist yet; 'turnstream up' makes it")
+    require_usable(settings.data_dir)
+    return str(settings.data_dir)
+
+
+def _model(settings: Settings) -> str:
+    chosen = settings.embedding
+    if chosen.backend in {"torch", "hashing"}:
+        return f"{chosen.model} ({chosen.backend})"
+    prepared = embed.prepare_model(model=chosen.model, backend=chosen.backend, models_dir=settings.models_dir)
+    return f"{prepared.id} revision {prepared.revision}, {prepared.dimension} dimensions ({chosen.backend})"
+
+
+def _server(settings: Settings) -> str:
+    url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
+    with connect(url, timeout_s=settings.redis.timeout_s) as client:
+        problems = check_server(client)
+    if problems:
+        raise _Advice("; ".join(problems))
+    return "reachable, append-only, noeviction"
+
+
+def _registry(settings: Settings) -> str:
+    if not (settings.data_dir / FILE).exists():
+        raise _Advice("there is none yet; 'turnstream up' makes it")
+    registry = Registry(settings.data_dir)
+    n_scopes, counts = len(registry.scopes()), registry.counts()
+    registry.close()
+    if counts.quarantined:
+        raise _Advice(f"{counts.quarantined} turns are quarantined; 'turnstream dead-letters list' says why")
+    return f"{n_scopes} scopes, {counts.searchable} turns searchable"
+
+
+def _shard(folder: Path) -> str:
+    connection = connect_ledger(folder / LEDGER_FILE, query_only=True)
+    try:
+        problems = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(5)")]
+        model_key = dict(connection.execute("SELECT key, value FROM meta")).get("model_key")
+    except apsw.Error as error:
+        raise ShardError(f"{folder / LEDGER_FILE}: {error}; restore it from a backup") from error
+    finally:
+        connection.close()
+    if problems != ["ok"]:
+        raise ShardError(f"{folder / LEDGER_FILE}: {'; '.join(problems)}; restore it from a backup")
+    snapshot = SnapshotStore(folder).open("traces", model_key=str(model_key)) if model_key else None
+    return f"ledger whole, snapshot of {snapshot.count} traces" if snapshot else "ledger whole, no snapshot"
