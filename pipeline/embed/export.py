@@ -6,6 +6,7 @@ The manifest is written last. The model's own folder is only read.
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 import sys
@@ -25,6 +26,7 @@ def main(model_id: str, revision: str, source: Path, target: Path) -> None:
     Raises:
         ConfigError: the model has a part, or a pooling, that is not supported.
     """
+    normalise = check_parts(source)
     from sentence_transformers import (  # noqa: PLC0415 - this process exists to load it
         SentenceTransformer,
         export_dynamic_quantized_onnx_model,
@@ -37,7 +39,7 @@ def main(model_id: str, revision: str, source: Path, target: Path) -> None:
         local_files_only=True,
         model_kwargs={"provider": "CPUExecutionProvider", "export": True},
     )
-    pooling, normalise = _describe(model)
+    pooling = _pooling(model)
     saved = target / "saved"
     model.save_pretrained(str(saved))
     instructions = "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "avx2"
@@ -55,14 +57,26 @@ def main(model_id: str, revision: str, source: Path, target: Path) -> None:
     ).write(target)
 
 
-def _describe(model: Any) -> tuple[str, bool]:
-    """Give the pooling and whether the model normalises; it may have no other part."""
-    transformer, *rest = [type(module).__name__ for module in model]
-    if transformer != "Transformer" or rest not in (["Pooling"], ["Pooling", "Normalize"]):
-        raise ConfigError(f"its parts are {[transformer, *rest]}; supported: Transformer, Pooling, Normalize")
+def check_parts(source: Path) -> bool:
+    """Tell whether the model normalises; refuse it, before anything heavy is loaded, if it has a part we lack.
+
+    Raises:
+        ConfigError: it is not a transformer, a pooling and perhaps a normalisation.
+    """
+    try:
+        listed = json.loads((source / "modules.json").read_bytes())
+        parts = [part["type"].rpartition(".")[2] for part in listed]
+    except (ValueError, TypeError, LookupError) as error:
+        raise ConfigError(f"its modules.json is not a list of parts: {error!r}") from error
+    if parts not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ConfigError(f"its parts are {parts}; supported: Transformer, Pooling, Normalize")
+    return "Normalize" in parts
+
+
+def _pooling(model: Any) -> str:
     if model[1].pooling_mode not in POOLINGS:
         raise ConfigError(f"its pooling is {model[1].pooling_mode!r}; supported: {', '.join(POOLINGS)}")
-    return str(model[1].pooling_mode), len(rest) > 1
+    return str(model[1].pooling_mode)
 
 
 def _keep(model: Any, saved: Path, target: Path) -> dict[str, str]:

@@ -74,7 +74,7 @@ class OnnxEmbedder:
 
         try:
             tokens: Floats = self._session.run(None, feed)[0]
-        except (ort.Fail, ort.RuntimeException) as error:
+        except (ort.Fail, ort.RuntimeException, ort.InvalidArgument) as error:
             raise TransientError(f"{self.model_key} failed on {feed['input_ids'].shape} tokens: {error}") from error
         return tokens
 
@@ -101,7 +101,7 @@ def _open_session(prepared: PreparedModel, backend: str, n_threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised; they need not be printed as well
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leave the core to the other process
     try:
         session = onnxruntime.InferenceSession(
