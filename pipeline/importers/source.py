@@ -12,7 +12,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,10 @@ MAX_LINE_BYTES: Final = 64 << 20
 
 _BLOCK_BYTES: Final = 1 << 20
 _BOM: Final = codecs.BOM_UTF8
+_MAX_DEPTH: Final = 100
+_TOO_DEEP: Final = object()
+_STARTS: Final = ("start_map", "start_array")
+_ENDS: Final = ("end_map", "end_array")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +132,32 @@ def elements(path: Path, *, start: int = 0) -> Iterator[Value]:
         is_array = _first_byte(file) == b"["
         file.seek(at)
         ordinal = 0
+        # Not `ijson.items`: it spells out the path to each value, which takes the square of the depth.
+        parsed = ijson.basic_parse(file, use_float=True, multiple_values=not is_array)
         try:
-            for value in ijson.items(file, "item" if is_array else "", use_float=True, multiple_values=not is_array):
+            for value in _assembled(parsed, ijson.ObjectBuilder, int(is_array)):
                 if ordinal >= start:
-                    yield Value(ordinal, f"element {ordinal + 1}", value)
+                    reason = "is nested too deeply" if value is _TOO_DEEP else ""
+                    yield Value(ordinal, f"element {ordinal + 1}", value, reason=reason)
                 ordinal += 1
         except (ijson.JSONError, ValueError) as error:
             reason = f"no valid JSON from here on ({_first_line(error)}); the rest of the file was not read"
             yield Value(ordinal, f"element {ordinal + 1}", reason=reason)
+
+
+def _assembled(events: Iterable[tuple[str, Any]], builder_type: Callable[[], Any], base: int) -> Iterator[Any]:
+    """Put the values ``base`` levels down together from a parser's events; one nested too deeply is `_TOO_DEEP`."""
+    builder, depth, too_deep = builder_type(), 0, False
+    for event, scalar in events:
+        depth -= event in _ENDS
+        belongs = depth >= base
+        if belongs and depth - base <= _MAX_DEPTH:
+            builder.event(event, scalar)
+        too_deep = too_deep or depth - base > _MAX_DEPTH
+        depth += event in _STARTS
+        if belongs and depth == base:
+            yield _TOO_DEEP if too_deep else builder.value
+            builder, too_deep = builder_type(), False
 
 
 def values(path: Path, mark: str, *, start: int = 0) -> Iterator[Value]:

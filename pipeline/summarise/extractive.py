@@ -29,7 +29,7 @@ _THEME_WORDS: Final = 200
 _SAME: Final = 0.75
 _RELEVANCE: Final = 0.7
 _SHORT_TERMS: Final = 4
-_NAME_BONUS, _NUMBER_BONUS, _DATE_BONUS, _QUESTION_MALUS = 0.10, 0.08, 0.10, 0.08
+_NAME_BONUS, _NUMBER_BONUS, _DATE_BONUS, _QUESTION_MALUS = 0.20, 0.16, 0.20, 0.08
 
 _CJK: Final = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _SPEAKER = re.compile(r"(?P<who>[^\s:：][^:：\n]{0,79}?)[:：]\s+(?P<rest>\S.*)")
