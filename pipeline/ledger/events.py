@@ -197,12 +197,12 @@ class _Batch:
         )
 
     def _remove_turns(self, condition: str, values: tuple[str | int, ...]) -> None:
-        offsets = f"SELECT turn_offset FROM turns WHERE {condition}"  # noqa: S608 - conditions are literals above
+        offsets = f"SELECT turn_offset FROM turns WHERE {condition}"
         for statement in (
-            f"DELETE FROM vectors WHERE trace_id IN (SELECT trace_id FROM traces WHERE turn_offset IN ({offsets}))",  # noqa: S608
-            f"DELETE FROM traces WHERE turn_offset IN ({offsets})",  # noqa: S608
-            f"DELETE FROM fulltext WHERE rowid IN ({offsets} AND state = 2)",  # noqa: S608
-            f"DELETE FROM turns WHERE {condition}",  # noqa: S608
+            f"DELETE FROM vectors WHERE trace_id IN (SELECT trace_id FROM traces WHERE turn_offset IN ({offsets}))",
+            f"DELETE FROM traces WHERE turn_offset IN ({offsets})",
+            f"DELETE FROM fulltext WHERE rowid IN ({offsets} AND state = 2)",
+            f"DELETE FROM turns WHERE {condition}",
         ):
             self._db.execute(statement, values)
 

@@ -200,14 +200,14 @@ def turns(connection: apsw.Connection, turn_offsets: Sequence[int]) -> dict[int,
 
 
 _EARLIER, _LATER = (
-    "(SELECT json_group_array(turn_offset) FROM (SELECT turn_offset FROM turns u"  # noqa: S608 - of literals below
+    "(SELECT json_group_array(turn_offset) FROM (SELECT turn_offset FROM turns u"
     " WHERE u.session_id = hit.session_id"
     f" AND (u.timestamp_ms, u.turn_index, u.turn_id) {comparison} (hit.timestamp_ms, hit.turn_index, hit.turn_id)"
     f" ORDER BY u.timestamp_ms {order}, u.turn_index {order}, u.turn_id {order} LIMIT ?2))"
     for comparison, order in (("<", "DESC"), (">", "ASC"))
 )
 _NEIGHBOURS = (
-    f"SELECT hit.turn_offset, {_EARLIER}, {_LATER}"  # noqa: S608 - made of the two literals above
+    f"SELECT hit.turn_offset, {_EARLIER}, {_LATER}"
     " FROM carray(?1) wanted CROSS JOIN turns hit ON hit.turn_offset = wanted.value"
 )
 

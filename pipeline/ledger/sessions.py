@@ -53,7 +53,7 @@ def due(ledger: Ledger, *, now_ms: int, idle_ms: int, settle_ms: int, limit: int
         return [
             DueSession(*row)
             for row in connection.execute(
-                f"SELECT session_id, version, platform_summary, attempts FROM sessions WHERE {_DUE}"  # noqa: S608
+                f"SELECT session_id, version, platform_summary, attempts FROM sessions WHERE {_DUE}"
                 " ORDER BY changed_ms, session_id LIMIT :limit",
                 {"now": now_ms, "settle": settle_ms, "idle": idle_ms, "limit": limit},
             )

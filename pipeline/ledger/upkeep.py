@@ -10,34 +10,30 @@ import numpy.typing as npt
 
 from pipeline.ledger.events import PURGE_DUE
 from pipeline.ledger.ledger import Ledger
+from pipeline.ledger.schema import ASIDE
 from pipeline.registry import Counts
 
 _BLOCK_ROWS = 4_096
+_COUNT = f"""
+WITH aside AS (SELECT state, count(*) AS n FROM turns WHERE {ASIDE} GROUP BY state),
+  due AS (SELECT count(*) AS n, ifnull(sum(closed AND attempts = 0), 0) AS closed FROM sessions WHERE state = 0),
+  turns_in_all AS (SELECT count(*) AS n FROM turns)
+SELECT (SELECT n FROM turns_in_all),
+  (SELECT n FROM turns_in_all) - ifnull((SELECT sum(n) FROM aside), 0),
+  ifnull((SELECT n FROM aside WHERE state = 3), 0),
+  ifnull((SELECT sum(n) FROM aside WHERE state IN (0, 1)), 0),
+  ifnull((SELECT n FROM aside WHERE state = 4), 0),
+  (SELECT count(*) FROM traces), (SELECT count(*) FROM sessions), (SELECT count(*) FROM summaries),
+  (SELECT n FROM due), (SELECT closed FROM due),
+  (SELECT ifnull(sum(tokens_in), 0) FROM summaries), (SELECT ifnull(sum(tokens_out), 0) FROM summaries)
+"""
 
 
 def count(ledger: Ledger) -> Counts:
     """Count what the ledger holds, in one state of the file."""
     with ledger.read() as connection:
-        row: Any = connection.execute(
-            "WITH by_state AS (SELECT state, count(*) AS n FROM turns GROUP BY state),"
-            " due AS (SELECT count(*) AS n, ifnull(sum(closed AND attempts = 0), 0) AS closed"
-            "  FROM sessions WHERE state = 0)"
-            " SELECT (SELECT ifnull(sum(n), 0) FROM by_state),"
-            " ifnull((SELECT n FROM by_state WHERE state = 2), 0),"
-            " ifnull((SELECT n FROM by_state WHERE state = 3), 0),"
-            " ifnull((SELECT sum(n) FROM by_state WHERE state IN (0, 1)), 0),"
-            " ifnull((SELECT n FROM by_state WHERE state = 4), 0),"
-            " (SELECT count(*) FROM traces), (SELECT count(*) FROM sessions), (SELECT count(*) FROM summaries),"
-            " (SELECT n FROM due), (SELECT closed FROM due),"
-            " (SELECT ifnull(sum(tokens_in), 0) FROM summaries), (SELECT ifnull(sum(tokens_out), 0) FROM summaries)"
-        ).fetchone()
+        row: Any = connection.execute(_COUNT).fetchone()
     return Counts(*row)
-
-
-def has_undone_turns(ledger: Ledger) -> bool:
-    """Tell whether a turn is pending or claimed."""
-    with ledger.read() as connection:
-        return connection.execute("SELECT 1 FROM turns WHERE state IN (0, 1) LIMIT 1").fetchone() is not None
 
 
 def n_traces_above(ledger: Ledger, watermark: int, *, at_most: int) -> int:
@@ -96,7 +92,8 @@ def quarantined(ledger: Ledger, *, limit: int = 100) -> list[dict[str, Any]]:
     """List quarantined turns with their reasons, without their text."""
     with ledger.read() as connection:
         rows: Any = connection.execute(
-            "SELECT turn_offset, session_id, turn_id, attempts, failure FROM turns WHERE state = 4"
+            "SELECT turn_offset, session_id, turn_id, attempts, failure FROM turns"
+            f" WHERE {ASIDE} AND state = 4"
             " ORDER BY turn_offset LIMIT ?",
             (limit,),
         ).fetchall()
