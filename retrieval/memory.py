@@ -6,6 +6,7 @@ the first question, with onnxruntime alone; a model that was never exported is e
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import fields
@@ -39,9 +40,10 @@ class Memory:
         clock: gives epoch milliseconds.
         max_open: shards kept open.
         busy_timeout_ms: longest wait for a locked ledger.
+        model_survives_fork: False for a model with threads of its own, which a child does not inherit: it loads anew.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two have defaults
         self,
         shards: Shards,
         load_embedder: Callable[[], QueryEmbedder],
@@ -51,6 +53,7 @@ class Memory:
         clock: Callable[[], int] | None = None,
         max_open: int = 256,
         busy_timeout_ms: int = 30_000,
+        model_survives_fork: bool = True,
     ) -> None:
         self._readers = ShardReaders(shards, max_open=max_open, busy_timeout_ms=busy_timeout_ms)
         self._load_embedder = load_embedder
@@ -59,16 +62,19 @@ class Memory:
         self._reranker = reranker
         self._clock = clock
         self._loading = threading.Lock()
-        self._embedder: QueryEmbedder | None = None
+        self._loaded: tuple[QueryEmbedder, int] | None = None
+        self._model_survives_fork = model_survives_fork
 
     @property
     def embedder(self) -> QueryEmbedder:
         """The embedding model, loaded at the first use."""
-        if self._embedder is None:
-            with self._loading:
-                if self._embedder is None:
-                    self._embedder = self._load_embedder()
-        return self._embedder
+        loaded = self._loaded
+        if loaded is None or not self._is_usable(loaded[1]):
+            with self._readers.gate.passing(), self._loading:
+                loaded = self._loaded
+                if loaded is None or not self._is_usable(loaded[1]):
+                    loaded = self._loaded = (self._load_embedder(), os.getpid())
+        return loaded[0]
 
     @property
     def memory_store(self) -> MemoryStore:
@@ -137,6 +143,9 @@ class Memory:
         """Close what is open; a later retrieve opens it again."""
         self._readers.close()
 
+    def _is_usable(self, loaded_by: int) -> bool:
+        return self._model_survives_fork or loaded_by == os.getpid()
+
     def _session_retriever(self) -> SessionRetriever:
         return SessionRetriever(
             self.summary_store,
@@ -186,6 +195,8 @@ def open_memory(
         clock=clock,
         max_open=min(chosen.ledger.max_open, 256),
         busy_timeout_ms=chosen.ledger.busy_timeout_ms,
+        model_survives_fork=embedder is not None
+        or (chosen.embedding.n_threads == 1 and chosen.embedding.backend != "torch"),
     )
 
 

@@ -200,10 +200,11 @@ class ShardReaders:
 
     def close(self) -> None:
         """Close every shard; a later view opens it again."""
-        with self._lock:
-            readers, self._open = [reader for _, reader in self._open.values()], OrderedDict()
-        for reader in readers:
-            reader.connections.retire()
+        with self.gate.passing():
+            with self._lock:
+                readers, self._open = [reader for _, reader in self._open.values()], OrderedDict()
+            for reader in readers:
+                reader.connections.retire()
 
     def _reader(self, scope: Scope) -> ShardReader | None:
         identity = _identity(self.shards.ledger_path(scope))
