@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from pipeline.errors import ConfigError
-from workers.supervisor import Backoff, ChildSpec, DataFolderLock, Supervisor
+from workers.supervisor import ChildSpec, DataFolderLock, Supervisor
 
 WITHIN_S = 15
 
@@ -68,6 +68,7 @@ class Up:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *children: tuple[str, str], stop_timeout_s: float = 5.0) -> subprocess.Popen[bytes]:
+        """Start it with children of these names and manners."""
         specs = [
             {
                 "name": name,
@@ -83,10 +84,12 @@ class Up:
         return self.process
 
     def pids(self, name: str) -> list[int]:
+        """Give the process ids a child has had."""
         path = self.folder / f"{name}.pids"
         return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def events(self) -> list[tuple[str, str | None]]:
+        """Give what was logged: event and child."""
         lines = (self.folder / "log").read_text().split("\n")[:-1]
         return [(line["event"], line.get("child")) for line in map(json.loads, lines)]
 
@@ -107,7 +110,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_killed_child_is_started_again(up):
+def test_a_killed_child_is_started_again(up) -> None:
     """The reason for having a supervisor."""
     up.start(("a", "polite"), ("b", "polite"))
     eventually(lambda: up.pids("a") and up.pids("b"), "both start")
@@ -120,7 +123,7 @@ def test_a_killed_child_is_started_again(up):
     assert up.events().count(("child.started", "a")) == 1
 
 
-def test_children_end_in_reverse_order(up):
+def test_children_end_in_reverse_order(up) -> None:
     """A reader ends before what it reads from, and can finish its work."""
     process = up.start(("server", "polite"), ("ingester", "polite"), ("worker", "polite"))
     eventually(lambda: all(up.pids(name) for name in ("server", "ingester", "worker")), "all start")
@@ -129,7 +132,7 @@ def test_children_end_in_reverse_order(up):
     assert (up.folder / "ends").read_text().split() == ["worker", "ingester", "server"]
 
 
-def test_a_child_that_will_not_end_is_ended(up):
+def test_a_child_that_will_not_end_is_ended(up) -> None:
     """A worker stuck in native code ignores SIGTERM for ever."""
     process = up.start(("stuck", "stubborn"), stop_timeout_s=0.3)
     eventually(lambda: up.pids("stuck"), "it starts")
@@ -139,7 +142,7 @@ def test_a_child_that_will_not_end_is_ended(up):
     assert ("child.killed", "stuck") in up.events()
 
 
-def test_a_second_signal_does_not_wait(up):
+def test_a_second_signal_does_not_wait(up) -> None:
     """Who presses Ctrl-C twice means it."""
     process = up.start(("stuck", "stubborn"), stop_timeout_s=600)
     eventually(lambda: up.pids("stuck"), "it starts")
@@ -151,7 +154,7 @@ def test_a_second_signal_does_not_wait(up):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
-def test_a_killed_supervisor_leaves_no_orphan(up):
+def test_a_killed_supervisor_leaves_no_orphan(up) -> None:
     """Orphans would read the stream beside their successors, for ever."""
     process = up.start(("a", "polite"), ("b", "polite"))
     eventually(lambda: up.pids("a") and up.pids("b"), "both start")
@@ -161,7 +164,7 @@ def test_a_killed_supervisor_leaves_no_orphan(up):
     assert sorted((up.folder / "ends").read_text().split()) == ["a", "b"]
 
 
-def test_what_a_dead_child_started_goes_with_it(up):
+def test_what_a_dead_child_started_goes_with_it(up) -> None:
     """Its helper would work on beside the one of its successor."""
     up.start(("a", "parent"))
     eventually(lambda: up.pids("a"), "it starts")
@@ -171,14 +174,14 @@ def test_what_a_dead_child_started_goes_with_it(up):
     eventually(lambda: len(up.pids("a")) == 2, "it is started again")
 
 
-def test_ctrl_c_on_the_terminal_reaches_the_supervisor_alone(up):
+def test_ctrl_c_on_the_terminal_reaches_the_supervisor_alone(up) -> None:
     """Children of its own group would all end at once, in no order."""
     process = up.start(("a", "polite"))
     eventually(lambda: up.pids("a"), "it starts")
     assert os.getpgid(up.pids("a")[0]) != os.getpgid(process.pid)
 
 
-def test_a_child_waits_for_those_before_it_to_be_ready(up):
+def test_a_child_waits_for_those_before_it_to_be_ready(up) -> None:
     """An ingester without its server would only fill the log."""
     (up.folder / "server.wanted").touch()
     up.start(("server", "polite"), ("ingester", "polite"))
@@ -189,7 +192,7 @@ def test_a_child_waits_for_those_before_it_to_be_ready(up):
     eventually(lambda: up.pids("ingester"), "the second starts")
 
 
-def test_a_second_up_on_a_folder_is_told_who_holds_it(up):
+def test_a_second_up_on_a_folder_is_told_who_holds_it(up) -> None:
     """Two supervisors would run two ingesters and two servers on one folder."""
     process = up.start(("a", "polite"))
     eventually(lambda: up.pids("a"), "it starts")
@@ -201,7 +204,7 @@ def test_a_second_up_on_a_folder_is_told_who_holds_it(up):
         pass
 
 
-def test_a_program_that_does_not_exist_ends_everything(tmp_path):
+def test_a_program_that_does_not_exist_ends_everything() -> None:
     """Retrying cannot help; what already runs must not stay behind."""
     pids = []
     specs = [ChildSpec(name="a", command=["sleep", "60"]), ChildSpec(name="b", command=["/nowhere/program"])]
@@ -224,7 +227,7 @@ def _spying(supervisor: Supervisor, pids: list[int]) -> Callable[[int], None]:
     return spy
 
 
-def test_it_can_be_stopped_from_within(tmp_path):
+def test_it_can_be_stopped_from_within() -> None:
     """A bounded run, such as the demo, ends it without a signal."""
     seen: list[dict[str, int]] = []
 
@@ -240,7 +243,7 @@ def test_it_can_be_stopped_from_within(tmp_path):
     assert gone(seen[0]["a"])
 
 
-def test_the_environment_is_ours_and_the_child_s_own(tmp_path):
+def test_the_environment_is_ours_and_the_child_s_own(tmp_path) -> None:
     """Thread counts must be set before a library is imported."""
     out = tmp_path / "out"
     command = ["sh", "-c", f'echo "$OMP_NUM_THREADS:$HOME" > {out}; exec sleep 60']
@@ -250,9 +253,3 @@ def test_the_environment_is_ours_and_the_child_s_own(tmp_path):
     )
     supervisor.run()
     assert out.read_text() == f"1:{os.environ['HOME']}\n"
-
-
-def test_waits_between_restarts_double_up_to_a_bound():
-    """A child that cannot start must not use up a core, nor be given up."""
-    backoff = Backoff(first_s=0.2, longest_s=10.0)
-    assert [backoff.wait_s(n) for n in (1, 2, 3, 6, 7, 10_000)] == [0.2, 0.4, 0.8, 6.4, 10.0, 10.0]

@@ -433,7 +433,7 @@ def content_of(turn: Event) -> list[Any]:
 
 
 @given(turns)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_decode_undoes_encode(turn) -> None:
     """Whatever can be said arrives as it was said."""
     again = contract.decode(contract.encode(turn))
@@ -442,7 +442,7 @@ def test_decode_undoes_encode(turn) -> None:
 
 
 @given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_bytes_are_an_event_or_poison(raw) -> None:
     """No other error may leave the decoder: it would end the ingester at every restart."""
     try:
@@ -455,7 +455,7 @@ odd_values = json_values | st.floats() | st.text() | st.integers(-(10**30), 10**
 
 
 @given(st.sampled_from([*TURN, "mood", "tags", "metadata", "index", "other"]), odd_values)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_value_in_any_field_is_an_event_or_poison(name, value) -> None:
     """Nearly right events reach further into the decoder; what it takes can be published again."""
     try:
