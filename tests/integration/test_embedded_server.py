@@ -15,6 +15,7 @@ import pytest
 from pipeline.errors import ConfigError, ServerUnreachableError
 from pipeline.stream import check_server, connect, socket_path
 from workers.embedded import EmbeddedServer
+from workers.supervisor import Backoff, ChildSpec, Supervisor
 
 READY_S = 20
 Run = Callable[[EmbeddedServer], "subprocess.Popen[bytes]"]
@@ -163,3 +164,29 @@ def test_a_planted_socket_folder_is_refused(tmp_path, monkeypatch) -> None:
     socket_path(folder).parent.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="TURNSTREAM_DATA_DIR"):
         EmbeddedServer(folder).command()
+
+
+def test_under_the_supervisor_a_killed_server_comes_back_with_its_data(data_dir) -> None:
+    """The two are made for each other: restart, lock and parent-death signal have to agree."""
+    server, pids = EmbeddedServer(data_dir), list[int]()
+
+    def act() -> None:
+        pid = supervisor.pids().get("server")
+        if pid is None or pid in pids or not server.is_ready():
+            return
+        pids.append(pid)
+        if len(pids) == 1:
+            append(server, 5)
+            os.kill(pid, signal.SIGKILL)
+        else:
+            supervisor.stop()
+
+    spec = ChildSpec(name="server", command=server.command, ready=server.is_ready)
+    supervisor = Supervisor([spec], backoff=Backoff(first_s=0.05), on_tick=act)
+    supervisor.run()
+    assert len(pids) == 2
+    assert not server.is_ready()
+    with subprocess.Popen(server.command()) as process:
+        server.wait_ready(READY_S)
+        assert length(server) == 5
+        process.terminate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -338,3 +339,25 @@ def test_a_password_is_never_shown(start_server) -> None:
         check_server(client)
     assert "wr0ng" not in str(unreachable.value)
     assert "127.0.0.1:1" in str(unreachable.value)
+
+
+@pytest.mark.parametrize("kind", ["valkey", "redis"])
+def test_a_kill_while_setting_aside_neither_loses_nor_doubles(start_server, kind) -> None:
+    """Each entry is afterwards either still pending or one dead letter."""
+    server = start_server(kind, "--appendfsync", "always")
+    with connect(server.url, timeout_s=5) as client:
+        stream = TurnStream(client, name=TURNS, dead_name=DEAD, group=GROUP)
+        ids = stream.append_many([b"bad"] * 3000)
+        stream.read("c1", count=3000, block_ms=0)
+        killer = threading.Timer(0.05, server.process.kill)
+        killer.start()
+        with pytest.raises(ServerUnreachableError):
+            stream.dead_letter_and_ack(DeadLetter(entry_id, b"bad", "why") for entry_id in ids)
+        killer.join()
+        server.process.wait()
+        server.start()
+        pending = [entry.id for entry in stream.read_own_pending("c1", count=9999)]
+        dead = [letter.entry_id for letter in stream.dead_letters(count=9999)]
+        assert sorted(pending + dead) == sorted(ids)
+        assert dead
+        assert pending
