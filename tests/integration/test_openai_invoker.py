@@ -18,17 +18,34 @@ TEXT = "Ann: we fly to Lisbon on 3 May 2024."
 KEY = "sk-very-secret"
 
 
-@pytest.fixture
-def server() -> Iterator[OpenAIServer]:
-    """Run an endpoint for one test."""
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[OpenAIServer]:
+    """Run an endpoint for these tests."""
     with openai_server.running() as running:
         yield running
 
 
 @pytest.fixture
-def invoker(server: OpenAIServer) -> Iterator[OpenAIInvoker]:
-    """Connect to it, with little patience."""
-    asks = OpenAIInvoker(base_url=server.base_url, api_key=KEY, model="tiny", timeout_s=0.5)
+def server(endpoint: OpenAIServer) -> OpenAIServer:
+    """Give the endpoint with nothing scripted and nothing asked."""
+    endpoint.script.clear()
+    endpoint.requests.clear()
+    endpoint.keys.clear()
+    return endpoint
+
+
+@pytest.fixture(scope="module")
+def invoker(endpoint: OpenAIServer) -> Iterator[OpenAIInvoker]:
+    """Connect to it."""
+    asks = OpenAIInvoker(base_url=endpoint.base_url, api_key=KEY, model="tiny")
+    yield asks
+    asks.close()
+
+
+@pytest.fixture(scope="module")
+def impatient(endpoint: OpenAIServer) -> Iterator[OpenAIInvoker]:
+    """Connect to it with little patience: enough for an answer, not for a long wait."""
+    asks = OpenAIInvoker(base_url=endpoint.base_url, api_key=KEY, model="tiny", timeout_s=1.0)
     yield asks
     asks.close()
 
@@ -100,19 +117,20 @@ def test_settings_that_cannot_work_are_refused(url, key) -> None:
         pytest.param(garbage(b""), id="empty body"),
     ],
 )
-def test_one_hiccup_is_survived(server, invoker, tmp_path, hiccup) -> None:
+def test_one_hiccup_is_survived(server, invoker, impatient, tmp_path, hiccup) -> None:
     """Each of them alone is our error; with one retry nobody notices, and the answer is kept."""
+    asks = impatient if hiccup is HANG else invoker
     server.will(hiccup)
     with pytest.raises(SummaryError) as caught:
-        invoker("", TEXT, max_tokens=9)
+        asks("", TEXT, max_tokens=9)
     assert not isinstance(caught.value, SummaryRefusedError)
     assert server.base_url in str(caught.value)
     assert "Lisbon" not in str(caught.value)
     server.will(hiccup, ok("They fly."))
     server.script.popleft()
-    assert summarizer(invoker, tmp_path).summarize("s", TEXT) == "They fly."
+    assert summarizer(asks, tmp_path).summarize("s", TEXT) == "They fly."
     assert len(server.requests) == 3
-    assert summarizer(invoker, tmp_path).summarize("s", TEXT) == "They fly."
+    assert summarizer(asks, tmp_path).summarize("s", TEXT) == "They fly."
     assert len(server.requests) == 3
 
 
