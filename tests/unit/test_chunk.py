@@ -148,6 +148,6 @@ def test_max_tokens_below_one_character_is_refused(tokenizer) -> None:
 
 def test_time_grows_with_length_only(chunker) -> None:
     """256 KiB of this took the splitter alone 51 s; a worker would have been ended as hung."""
-    started = time.monotonic()
+    started = time.process_time()
     chunker.chunk("天气很好" * 16_384)
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10

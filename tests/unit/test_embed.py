@@ -366,7 +366,7 @@ class FakeExport:
         if self.spoil == "killed":
             raise TransientError("the export was killed")
         if self.pause:
-            self.pause.wait(0.2)
+            self.pause.wait(10)
         names = {"onnx-int8": "m.onnx", "tokenizer": "tokenizer.json"}
         model = PreparedModel(
             id="m", revision="1", dimension=4, max_seq_length=8, pooling="mean", normalise=True, pad_id=0,
@@ -432,6 +432,7 @@ def test_processes_that_ask_at_once_wait_for_one_export(tmp_path) -> None:
     threads = [threading.Thread(target=install, args=(tmp_path / "m-1", make)) for _ in range(4)]
     for thread in threads:
         thread.start()
+    make.pause.set()
     for thread in threads:
         thread.join()
     assert make.n_made == 1
