@@ -58,7 +58,7 @@ class Indexer:
         if watermark == 0:
             store.discard("traces")
         else:
-            manifest = store.publish(
+            store.publish(
                 "traces",
                 index=index.build_from_blocks(
                     upkeep.vector_blocks(ledger, self._embedder.dimension, watermark),
@@ -71,7 +71,6 @@ class Indexer:
                 dimension=self._embedder.dimension,
                 replaces=before.generation if before else 0,
             )
-            _log.info("snapshot.published", generation=manifest.generation, n_traces=manifest.count)
         if purge_since is not None:
             self._purge_summaries(ledger)
             upkeep.end_purge(ledger, purge_since)

@@ -18,7 +18,7 @@ from pipeline.registry import Registry
 from pipeline.settings import Settings
 from pipeline.shards import SUMMARIES_FOLDER, Shards, require_usable
 from pipeline.stream import server_url
-from pipeline.summarise import ExtractiveInvoker, OpenAIInvoker, Prices, SessionSummarizer, SummaryInvoker
+from pipeline.summarise import ExtractiveInvoker, OpenAIInvoker, Prices, SessionSummarizer, SummaryInvoker, extractive
 from workers import tasks
 from workers.app import EMBED_TURNS, PUBLISH_SNAPSHOTS, SUMMARISE_SESSIONS, make_app
 from workers.indexer import Indexer
@@ -26,8 +26,8 @@ from workers.limits import raise_open_files
 from workers.liveness import WorkerToken
 from workers.sessions import SessionDesk
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""To be set to 1 before numpy, FAISS or ONNX Runtime are imported."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+"""To be set to 1 before numpy, FAISS, ONNX Runtime or the tokenizer are imported."""
 
 
 def run(settings: Settings, *, name: str, summarises: bool) -> None:
@@ -112,7 +112,7 @@ class _summarizers:  # noqa: N801 - a closure with a name
         chosen = self._settings
         return SessionSummarizer(
             self._invoker,
-            chosen.model if chosen.invoker == "openai" else chosen.invoker,
+            chosen.model if chosen.invoker == "openai" else extractive.MODEL,
             ledger.path.parent / SUMMARIES_FOLDER,
             chosen.max_tokens,
             window_tokens=chosen.window_tokens,

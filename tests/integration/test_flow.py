@@ -1,0 +1,223 @@
+"""Published turns become retrievable, through real processes and a real server of each kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.records import Scope, Turn
+from pipeline.shards import Shards
+from retrieval import open_memory
+from tests.running import RunningPipeline
+
+LOCOMO = Path(__file__).resolve().parents[3] / "shared" / "data" / "locomo-dev.json"
+ALICE, BOB = Scope("user", "alice"), Scope("user", "bob")
+T0 = 1_700_000_000
+
+
+def turn(content: str, number: int, *, scope: Scope = ALICE, session: str = "s1", **fields: object) -> Turn:
+    values = {"event_id": f"{scope.id}-{number}", "role": "user", "timestamp": T0 + number, **fields}
+    return Turn(scope=scope, session_id=session, content=content, **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def running(server_url: str, data_dir: Path) -> Iterator[RunningPipeline]:
+    """A pipeline on an existing server."""
+    pipeline = RunningPipeline(data_dir, server_url)
+    pipeline.start()
+    yield pipeline
+    assert pipeline.stop() == 0
+
+
+@pytest.fixture
+def embedded(data_dir: Path) -> Iterator[RunningPipeline]:
+    """A pipeline with its own server."""
+    pipeline = RunningPipeline(data_dir)
+    pipeline.start()
+    yield pipeline
+    pipeline.stop()
+
+
+def test_every_kind_of_event_ends_where_the_contract_says(running: RunningPipeline) -> None:
+    """The whole path on each server: turn, edit, late turn, duplicate, bad event, deletion, closing."""
+    with running.publisher() as publisher:
+        publisher.publish_many(
+            [
+                turn("The heron landed by the pond", 1),
+                turn("We bought a red kayak", 3),
+                turn("We bought a red kayak", 3),
+                turn("A green bicycle", 4, turn_id="t4"),
+                turn("A blue bicycle", 5, turn_id="t4", revision=1, timestamp=T0 + 4),
+                turn("Something said in between", 2),
+                turn("Nobody should keep this secret", 6, turn_id="t6"),
+                turn("The heron is Bob's", 1, scope=BOB),
+                turn("   ", 7),
+            ]
+        )
+        publisher.close_session(ALICE, "s1", timestamp=T0 + 60)
+        publisher.forget(ALICE, "s1", "t6")
+    running.run("publish", "-", stdin='{"type":"turn"}\nno json\n', check=False)
+    subprocess.run(
+        ["redis-cli", "-s", running.url.removeprefix("unix://"), "XADD", "turnstream:turns", "*", "event", "no json"],
+        check=True,
+        capture_output=True,
+    )
+    running.wait()
+    stats = running.stats()
+    assert stats["events"] == {"applied": 9, "duplicate": 1, "edited": 1, "dead_lettered": 1}
+    assert stats["memory"]["searchable"] == 5
+    assert stats["memory"]["skipped"] == 1
+    texts = {
+        hit["text"]
+        for hit in running.retrieve("bicycle kayak heron secret", "user/alice", "--chunks-per-session", "9")
+    }
+    assert texts == {
+        "The heron landed by the pond", "We bought a red kayak", "A blue bicycle", "Something said in between"
+    }  # fmt: skip
+    (late,) = [hit for hit in running.retrieve("in between", "user/alice") if "between" in hit["text"]]
+    assert [n["text"] for n in late["preceding"] + late["following"]] == [
+        "The heron landed by the pond", "We bought a red kayak"
+    ]  # fmt: skip
+    (letter,) = json.loads(running.run("dead-letters", "list", "--json").stdout)["dead_letters"]
+    assert "JSON" in letter["reason"]
+    assert running.run("dead-letters", "show", letter["id"]).stdout == "no json\n"
+
+
+def test_a_plain_xadd_from_another_program_is_enough(running: RunningPipeline) -> None:
+    """Platforms in any language publish with XADD and the documented contract."""
+    event = {
+        "type": "turn", "event_id": "x1", "scope": "user", "scope_id": "alice", "session_id": "s9", "role": "user",
+        "content": "我昨天去了博物馆 🦖", "timestamp": "2026-03-01T10:00:00+01:00",
+    }  # fmt: skip
+    raw = json.dumps(event, ensure_ascii=False)
+    socket = running.url.removeprefix("unix://")
+    command = ["redis-cli", "-s", socket, "XADD", "turnstream:turns", "*", "event", raw]
+    if shutil.which("redis-cli") is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("there is no redis-cli on this machine")
+    assert "-" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    running.wait()
+    (hit,) = running.retrieve("博物馆", "user/alice")
+    assert (hit["text"], hit["timestamp"], hit["tags"]) == (
+        "我昨天去了博物馆 🦖", "2026-03-01T09:00:00+00:00", ["bench-session:s9"]
+    )  # fmt: skip
+
+
+def test_an_open_reader_sees_a_new_turn_without_reloading(
+    embedded: RunningPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bot keeps its memory open for days."""
+    monkeypatch.setenv("TURNSTREAM_EMBEDDING__BACKEND", "hashing")
+    memory = open_memory(embedded.data_dir)
+    assert memory.retrieve("lighthouse", ALICE).hits == ()
+    with embedded.publisher() as publisher:
+        for number in range(1, 4):
+            publisher.publish(turn(f"lighthouse number {number}", number))
+            embedded.wait()
+            assert len(memory.retrieve("lighthouse", ALICE).hits) == number
+        publisher.forget(ALICE, "s1", "alice-2")
+        embedded.wait()
+    assert sorted(hit.text for hit in memory.retrieve("lighthouse", ALICE).hits) == [
+        "lighthouse number 1", "lighthouse number 3"
+    ]  # fmt: skip
+    memory.close()
+
+
+def test_up_survives_the_death_of_any_of_its_children(embedded: RunningPipeline) -> None:
+    """Whoever is killed is started again, and nothing is lost or doubled."""
+    with embedded.publisher() as publisher:
+        for number, kind in enumerate(["valkey", "ingester", "worker"]):
+            publisher.publish_many(turn(f"batch {number} item {n}", 100 * number + n) for n in range(100))
+            os.kill(embedded.children()[kind], signal.SIGKILL)
+            deadline = time.monotonic() + 30
+            while kind not in embedded.children():
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            while embedded.run("stats", check=False).returncode:
+                assert time.monotonic() < deadline
+    embedded.wait()
+    memory = embedded.stats()["memory"]
+    assert (memory["turns"], memory["searchable"], memory["traces"]) == (300, 300, 300)
+    assert embedded.run("doctor", "--verify").returncode == 0
+
+
+def test_a_second_up_says_who_holds_the_folder(embedded: RunningPipeline) -> None:
+    """Two supervisors on one folder would fight over its server."""
+    refused = embedded.run("up", check=False)
+    assert refused.returncode == 2
+    assert embedded.process is not None
+    assert str(embedded.process.pid) in refused.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_stops_cleanly(data_dir: Path, number: signal.Signals) -> None:
+    """Ctrl-C and a service manager end it alike, with nothing left running."""
+    pipeline = RunningPipeline(data_dir)
+    pipeline.start()
+    pids = pipeline.children().values()
+    assert pipeline.stop(number) == 0
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_many_traces_get_a_snapshot_that_answers_alike(
+    embedded: RunningPipeline,
+) -> None:
+    """A query's answer does not depend on whether a snapshot knows the trace yet."""
+    with embedded.publisher() as publisher:
+        publisher.publish_many(turn(f"number {n} of the long list", n) for n in range(300))
+        embedded.wait()
+        folder = Shards(embedded.data_dir).folder(ALICE)
+        deadline = time.monotonic() + 20
+        while not list(folder.glob("traces.*.faiss")):
+            assert time.monotonic() < deadline, "no snapshot was published"
+            time.sleep(0.1)
+        publisher.publish(turn("number 300 of the long list", 300))
+        embedded.wait()
+    for n in (7, 300):
+        assert (
+            embedded.retrieve(f"number {n} of the long list", "user/alice")[0]["text"]
+            == f"number {n} of the long list"
+        )
+
+
+def test_backfill_repeated_changes_nothing(embedded: RunningPipeline, tmp_path: Path) -> None:
+    """Event ids derive from source, position and content."""
+    file = tmp_path / "chat.jsonl"
+    record = {"session_id": "c1", "created_at": T0, "messages": [{"role": "user", "content": "Where is the kettle?"}]}
+    file.write_text(json.dumps(record) + "\n{broken\n")
+    for expected in ({"applied": 2}, {"applied": 2, "duplicate": 2}):
+        embedded.run("backfill", str(file), "--format", "openai", "--scope", "user/alice")
+        embedded.wait()
+        assert embedded.stats()["events"] == expected
+    report = json.loads(
+        embedded.run("backfill", str(file), "--format", "openai", "--scope", "user/alice", "--json").stdout
+    )
+    assert "line 2" in report[str(file)]["malformed"][0]
+
+
+@pytest.mark.timeout(300)
+def test_locomo_question_finds_its_turn_with_the_default_model(
+    data_dir: Path, models_dir: Path, tmp_path: Path
+) -> None:
+    """The issue's own example, on its conversation, with nothing replaced."""
+    if not LOCOMO.exists():
+        pytest.skip("the measuring data is not on this machine")
+    file = tmp_path / "conv-26.json"
+    file.write_text(json.dumps(json.loads(LOCOMO.read_text())[:1]))
+    real = {"TURNSTREAM_EMBEDDING__BACKEND": "onnx-int8", "TURNSTREAM_EMBEDDING__CACHE_DIR": str(models_dir)}
+    pipeline = RunningPipeline(data_dir, settings={**real, "TURNSTREAM_WORKERS__N_WORKERS": "2"})
+    pipeline.start()
+    pipeline.run("backfill", str(file), "--format", "locomo")
+    pipeline.run("wait", "--timeout", "110")
+    hits = pipeline.retrieve("When did Caroline go to the LGBTQ support group?", "user/conv-26")
+    assert ("session_1", "D1:3") in [(hit["session_id"], hit["turn_id"]) for hit in hits]
+    memory = pipeline.stats()["memory"]
+    assert (memory["turns"], memory["searchable"], memory["sessions"], memory["summarised"]) == (419, 419, 19, 19)
+    assert pipeline.stop() == 0

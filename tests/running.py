@@ -1,0 +1,119 @@
+"""A whole pipeline as a child process: `turnstream up` with a folder, and a server, of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pipeline.publish import Publisher
+from pipeline.stream import server_url
+
+DONE_WITHIN_S = 60.0
+
+
+@dataclass
+class RunningPipeline:
+    """`turnstream up`; ``redis_url`` None means the embedded server."""
+
+    data_dir: Path
+    redis_url: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its commands see: nothing of the caller's own settings."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTREAM_")}
+        given = {
+            "TURNSTREAM_DATA_DIR": str(self.data_dir),
+            "TURNSTREAM_EMBEDDING__BACKEND": "hashing",
+            "TURNSTREAM_WORKERS__N_WORKERS": "1",
+            "TURNSTREAM_SUMMARY__SETTLE_S": "0.1",
+            "TURNSTREAM_STREAM__CLAIM_IDLE_MS": "2000",
+            "TURNSTREAM_WORKERS__SWEEP_EVERY_S": "0.5",
+            "HF_HUB_OFFLINE": "1",
+            **({"TURNSTREAM_REDIS__URL": self.redis_url} if self.redis_url else {}),
+            **self.settings,
+        }
+        return {**inherited, **given}
+
+    @property
+    def url(self) -> str:
+        """The server it reads from."""
+        return server_url(self.redis_url, self.data_dir)
+
+    def start(self) -> None:
+        """Start it, and wait until its server answers."""
+        self.process = subprocess.Popen([sys.executable, "-m", "workers.cli", "up"], env=self.environment)
+        deadline = time.monotonic() + DONE_WITHIN_S
+        while self.run("stats", "--json", check=False).returncode:
+            assert self.process.poll() is None, "up ended"
+            assert time.monotonic() < deadline, "the server does not answer"
+            time.sleep(0.1)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to end; gives its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+    def children(self) -> dict[str, int]:
+        """Give the pids of its processes by what they are."""
+        assert self.process is not None
+        found = {}
+        for child in psutil.Process(self.process.pid).children():
+            line = " ".join(child.cmdline())
+            found[
+                next(
+                    (
+                        kind
+                        for kind in ("ingester", "worker", "valkey")
+                        if f" {kind}" in line or f"{kind}-server" in line
+                    ),
+                    line,
+                )
+            ] = child.pid
+        return found
+
+    def publisher(self) -> Publisher:
+        """A publisher to its server."""
+        return Publisher(self.url)
+
+    def run(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a verb of the command line."""
+        done = subprocess.run(
+            [sys.executable, "-m", "workers.cli", *arguments],
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=DONE_WITHIN_S * 2,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def wait(self) -> None:
+        """Wait until everything published is searchable and every closed session summarised."""
+        self.run("wait", "--timeout", str(DONE_WITHIN_S))
+
+    def retrieve(self, query: str, scope: str, *arguments: str) -> list[dict[str, Any]]:
+        """Ask in a process of its own."""
+        hits: list[dict[str, Any]] = json.loads(
+            self.run("retrieve", query, "--scope", scope, "--json", *arguments).stdout
+        )["hits"]
+        return hits
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """What happened to every event."""
+        values: dict[str, dict[str, Any]] = json.loads(self.run("stats", "--json").stdout)
+        return values
