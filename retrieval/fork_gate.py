@@ -36,6 +36,7 @@ class ForkGate:
         depth = getattr(self._mine, "depth", 0)
         if depth == 0:
             with self._changed:
+                self._changed.wait_for(lambda: not self._is_closed)
                 self._n_inside += 1
         self._mine.depth = depth + 1
         try:
@@ -50,6 +51,7 @@ class ForkGate:
     def close(self) -> None:
         """Wait until nobody is inside and keep everybody out."""
         self._changed.acquire()
+        self._is_closed = True
         if getattr(self._mine, "depth", 0):
             return  # this thread forks inside its own query: waiting for itself would never end
         self._changed.wait_for(lambda: self._n_inside == 0)
@@ -57,12 +59,15 @@ class ForkGate:
 
     def reopen(self) -> None:
         """Let queries in again, in the parent."""
+        self._is_closed = False
+        self._changed.notify_all()
         self._changed.release()
 
     def _reset(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._mine = threading.local()
         self._n_inside = 0
+        self._is_closed = False
 
     def start_afresh(self) -> None:
         """Forget the parent's threads, in the child."""

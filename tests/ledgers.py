@@ -66,7 +66,9 @@ def publish_snapshot(shards: Shards, scope: Scope, embedder: QueryEmbedder, *, f
     return folder / f"traces.{manifest.generation}.faiss"
 
 
-def turn(scope: Scope, event_id: str, content: str, *, session: str = "s1", at: float = 1.6e9, **fields: object) -> Turn:
+def turn(
+    scope: Scope, event_id: str, content: str, *, session: str = "s1", at: float = 1.6e9, **fields: object
+) -> Turn:
     """Make a turn with the fields a test does not care about filled in."""
     values = {"role": "user", **fields}
     return Turn(scope=scope, session_id=session, content=content, timestamp=at, event_id=event_id, **values)  # type: ignore[arg-type]

@@ -68,7 +68,9 @@ def test_a_hit_shows_its_neighbours_and_the_parts_of_its_score() -> None:
     before, after = TurnRow(2, "s1", "t0", "user", "Bo", "before", 1_000), TurnRow(4, "s1", "t2", "tool", None, "", 0)
     made = to_hit(SCORED, SCOPE, {3: ((before,), (after,))})
     assert made.timestamp == NOON
-    assert [(n.turn_id, n.speaker, n.text, n.timestamp.year) for n in made.preceding] == [("t0", "Bo", "before", 1970)]
+    assert [(n.turn_id, n.speaker, n.text, n.timestamp.year) for n in made.preceding] == [
+        ("t0", "Bo", "before", 1970)
+    ]
     assert [n.role for n in made.following] == ["tool"]
     assert list(made.score_parts) == ["strength", "similarity", "recency", "emotion", "graph", "importance"]
 
@@ -119,9 +121,9 @@ def test_a_prompt_names_date_session_and_speaker() -> None:
 
 def test_what_does_not_fit_is_left_out_neighbours_first() -> None:
     """A long neighbour must not cost the hit, a long hit not the next one."""
-    block = retrieval(
-        hit("first", preceding=(said("long " * 500),)), hit("too long " * 500), hit("third")
-    ).to_prompt(150)
+    block = retrieval(hit("first", preceding=(said("long " * 500),)), hit("too long " * 500), hit("third")).to_prompt(
+        150
+    )
     assert "first" in block
     assert "third" in block
     assert "long" not in block

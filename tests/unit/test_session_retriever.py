@@ -214,7 +214,10 @@ class FailingSummaries:
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [(TransientError("locked"), "error: locked"), (ModelMismatchError("two models"), "dimension mismatch: two models")],
+    [
+        (TransientError("locked"), "error: locked"),
+        (ModelMismatchError("two models"), "dimension mismatch: two models"),
+    ],
 )
 def test_a_failing_summary_query_falls_back_and_says_why(filled: Setup, error: Exception, reason: str) -> None:
     """The original hides the reason; one embedding still serves both stages."""
@@ -289,7 +292,8 @@ def test_reranking_sees_the_whole_merged_pool_before_it_is_cut(filled: Setup) ->
 
 
 @pytest.mark.parametrize(
-    "failure", [RuntimeError("no GPU"), type("Foreign", (Exception,), {})("odd"), [1.0], [float("nan")] * 6, ["x"] * 6]
+    "failure",
+    [RuntimeError("no GPU"), type("Foreign", (Exception,), {})("odd"), [1.0], [float("nan")] * 6, ["x"] * 6],
 )
 def test_a_failing_reranker_leaves_the_pool_session_by_session(filled: Setup, failure: object) -> None:
     """Session after session in the pool's order, each best first; the reason is told."""
@@ -339,7 +343,9 @@ def test_a_time_range_holds_in_every_path(filled: Setup) -> None:
         ((), None),
     ],
 )
-def test_the_session_is_what_follows_the_first_tag_with_the_prefix(tags: tuple[str, ...], session: str | None) -> None:
+def test_the_session_is_what_follows_the_first_tag_with_the_prefix(
+    tags: tuple[str, ...], session: str | None
+) -> None:
     """May contain colons, case-sensitive, not trimmed."""
     assert session_of(tags, "bench-session:") == session
 
