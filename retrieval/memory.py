@@ -43,7 +43,7 @@ class Memory:
         model_survives_fork: False for a model with threads of its own, which a child does not inherit: it loads anew.
     """
 
-    def __init__(  # noqa: PLR0913 - all but two have defaults
+    def __init__(
         self,
         shards: Shards,
         load_embedder: Callable[[], QueryEmbedder],

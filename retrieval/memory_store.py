@@ -130,9 +130,8 @@ class MemoryStore:
         """
         require_not_negative(top_k=top_k)
         after_ms, before_ms = time_range(after, before)
-        if isinstance(query, str):
-            require_words(query)
-        if top_k == 0 or not self.exists(scope):
+        # A vector costs nothing more; a text is embedded only if there is something to compare it with.
+        if top_k == 0 or (isinstance(query, str) and require_words(query) and not self.exists(scope)):
             return MemoryQuery()
         started = time.perf_counter()
         vector = to_vector(query, self._embedder)

@@ -100,7 +100,7 @@ class View:
             ModelMismatchError: the shard's vectors are another model's.
             ShardError: the ledger is damaged.
         """
-        if not self._has_vectors(query):
+        if not self.has_summaries() or not self._has_vectors(query):
             return SummaryVectors((), np.empty((0, query.shape[0]), dtype=np.float32))
         return self._reader.summary_cache.up_to_date(self.connection, self._model_key, query.shape[0])
 

@@ -96,9 +96,8 @@ class SessionSummaryStore:
             TransientError: the ledger is locked; try again.
         """
         require_not_negative(top_k=top_k)
-        if isinstance(query, str):
-            require_words(query)
-        if top_k == 0 or not self.exists(scope):
+        # A vector costs nothing more; a text is embedded only if there is something to compare it with.
+        if top_k == 0 or (isinstance(query, str) and require_words(query) and not self.exists(scope)):
             return []
         vector = to_vector(query, self._embedder)
         with self._readers.view(scope, self._embedder.model_key) as view:

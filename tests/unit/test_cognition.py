@@ -22,7 +22,7 @@ def test_neutral_turn_is_encoded_as_documented() -> None:
 
 
 def test_valence_mixes_sentiment_and_mood() -> None:
-    """val = 0.7 * sentiment + 0.3 * mood."""
+    """Seven tenths sentiment, three tenths mood."""
     assert encode(Mood(valence=-0.5), sentiment=0.4).valence == pytest.approx(0.13)
 
 

@@ -42,7 +42,7 @@ def trace(**fields: Any) -> TraceRow:
         (0.5, 3_600_000, 3_600_000, 0.6, 0.5, 0.4, 0.3, 0.9, 0.459404),
     ],
 )
-def test_worked_values(s0, stability, elapsed, similarity, mood, valence, graph, confidence, expected) -> None:
+def test_worked_values(*, s0, stability, elapsed, similarity, mood, valence, graph, confidence, expected) -> None:
     """The contract's own examples."""
     row = trace(
         strength=s0, stability_ms=stability, valence=valence, confidence=confidence, accessed_ms=NOW - elapsed
@@ -60,7 +60,7 @@ def test_terms_are_reported_unweighted() -> None:
 
 
 def test_opposed_moods_count_nothing() -> None:
-    """emotion = max(0, ...): disagreement is no punishment."""
+    """The emotion term is cut at 0: disagreement is no punishment."""
     _, terms = score([trace(valence=-0.9)], [0.0], now_ms=NOW, mood=Mood(valence=0.9))
     assert ScoreParts(*terms[0]).emotion == 0.0
 
@@ -72,7 +72,7 @@ def test_a_trace_from_the_future_counts_as_from_now() -> None:
 
 
 def test_an_opposite_vector_lowers_the_score_but_never_below_zero() -> None:
-    """similarity is the raw cosine, the sum is clamped."""
+    """The similarity is the raw cosine, the sum is clamped."""
     scores, terms = score([trace()], [-1.0], now_ms=NOW, weights=Weights(similarity=1.0))
     assert ScoreParts(*terms[0]).similarity == -1.0
     assert scores[0] == 0.0

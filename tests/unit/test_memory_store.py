@@ -125,7 +125,7 @@ def test_a_missing_scope_gives_nothing_and_embeds_nothing(store, embedder, query
 
 
 def test_a_vector_is_compared_by_its_direction(shards, store, embedder) -> None:
-    """similarity is a cosine, however long the caller's vector is."""
+    """The similarity is a cosine, however long the caller's vector is."""
     remember(shards, SCOPE, [turn(SCOPE, "t", "words")], embedder)
     (hit,) = store.query(7 * embedder.embed(["words"])[0], SCOPE, top_k=1).scored
     assert hit.parts.similarity == pytest.approx(1.0, abs=1e-3)

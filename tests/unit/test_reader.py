@@ -213,7 +213,7 @@ def test_an_approximate_index_does_not_lose_hits(shards, readers, embedder) -> N
     assert len(found(readers, embedder, "ant bee", 600)) == 600
 
 
-def test_reading_a_missing_scope_makes_nothing(shards, readers, embedder, tmp_path) -> None:
+def test_reading_a_missing_scope_makes_nothing(readers, embedder, tmp_path) -> None:
     """A typing mistake in a scope must not leave a folder."""
     with readers.view(SCOPE, embedder.model_key) as view:
         assert view is None

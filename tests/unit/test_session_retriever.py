@@ -38,9 +38,11 @@ class Setup:
         self.summary_store = SessionSummaryStore(self.readers, self.embedder, clock=lambda: NOW_MS)
 
     def retriever(self, reranker: object = None, **defaults: int) -> SessionRetriever:
+        """Make a retriever on these stores."""
         return SessionRetriever(self.summary_store, self.memory_store, self.embedder, reranker, **defaults)  # type: ignore[arg-type]
 
     def retrieve(self, query: str, **options: object) -> SessionRetrieval:
+        """Retrieve in the one scope, without a reranker."""
         return self.retriever().retrieve(query, SCOPE, **options)  # type: ignore[arg-type]
 
 
@@ -81,6 +83,7 @@ class Reranker:
         self.asked: list[str] = []
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:  # noqa: ARG002
+        """Give what the test set; 0 for the rest."""
         self.asked = list(texts)
         return [self.relevance.get(text, 0.0) for text in texts]
 
@@ -92,6 +95,7 @@ class Broken:
         self.failure = failure
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:  # noqa: ARG002
+        """Fail."""
         if isinstance(self.failure, BaseException):
             raise self.failure
         return self.failure
@@ -206,9 +210,11 @@ class FailingSummaries:
         self.error = error
 
     def exists(self, scope: Scope) -> bool:  # noqa: ARG002
+        """Claim to have summaries."""
         return True
 
     def query_sessions(self, query: object, scope: Scope, top_k: int) -> list[SessionMatch]:  # noqa: ARG002
+        """Fail."""
         raise self.error
 
 

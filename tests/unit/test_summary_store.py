@@ -41,7 +41,7 @@ def test_collection_is_named_after_the_scope() -> None:
     assert SessionSummaryStore.collection(Scope("thread", "a/b")) == "cogmem_sessions_thread_a/b"
 
 
-def test_sessions_come_by_descending_cosine(store, embedder) -> None:
+def test_sessions_come_by_descending_cosine(store) -> None:
     """The similarity is the plain cosine of query and summary."""
     store.index_session(SCOPE, "travel", "Lisbon Porto trains")
     store.index_session(SCOPE, "food", "Lisbon pastry")
@@ -85,6 +85,7 @@ def test_a_missing_collection_gives_nothing_and_embeds_nothing(shards, store, em
     remember(shards, SCOPE, [turn(SCOPE, "t", "words")], embedder)
     embedded = embedder.n_embedded
     assert store.query_sessions("anything", SCOPE, 5) == []
+    assert store.query_sessions(np.ones(3), SCOPE, 5) == []
     assert embedder.n_embedded == embedded
 
 
@@ -141,7 +142,7 @@ def test_another_model_is_an_error_for_reading_and_writing(store) -> None:
         other.re_embed(SCOPE)
 
 
-def test_embedding_again_renews_every_vector(store, embedder) -> None:
+def test_embedding_again_renews_every_vector(store) -> None:
     """After a fix in the model's pooling, say, the texts make new vectors; an open store sees them."""
     store.index_session(SCOPE, "a", "first words")
     store.index_session(SCOPE, "b", "second words")
@@ -158,5 +159,5 @@ def test_embedding_again_renews_every_vector(store, embedder) -> None:
 @pytest.mark.parametrize(("k", "query"), [(-1, "words"), (5, "  ")])
 def test_arguments_that_cannot_work_are_refused(store, k, query) -> None:
     """A ValueError names the argument."""
-    with pytest.raises(ValueError, match="top_k|query"):
+    with pytest.raises(ValueError, match=r"top_k|query"):
         store.query_sessions(query, SCOPE, k)
