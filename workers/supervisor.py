@@ -194,7 +194,7 @@ class _Child:
                 env={**os.environ, **self.spec.env},
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C on the terminal reaches the supervisor alone
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - this process has one thread
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - this process has one thread
             )
         except (FileNotFoundError, PermissionError) as error:
             raise ConfigError(f"{self.spec.name}: {command[0]} cannot be run ({error.strerror})") from error
@@ -320,8 +320,8 @@ def _pipe() -> tuple[int, int]:
     return ends
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """Prepare, before the fork, what the child does between fork and exec; Linux only."""
+def die_with_parent() -> Callable[[], None] | None:
+    """Prepare, before the fork, that a child gets SIGTERM when the forking thread dies: a ``preexec_fn``; Linux only."""
     if sys.platform != "linux":
         return None
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
