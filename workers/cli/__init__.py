@@ -1,10 +1,10 @@
-"""The `turnstream` command: feed puts events in, operate runs and looks after the pipeline, ask reads."""
+"""The `turnstream` command: feed puts events in, operate runs and looks after the pipeline, ask reads, demo shows."""
 
 from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, feed, operate
+from workers.cli import ask, common, demo, feed, operate
 
 app = typer.Typer(
     name="turnstream",
@@ -15,6 +15,7 @@ app = typer.Typer(
 )
 for verb in (
     operate.up,
+    demo.demo,
     feed.publish,
     feed.backfill,
     operate.wait,
