@@ -3,28 +3,23 @@
 After a kill at any point the entry is either still pending, and applied again without effect, or in its ledger and
 acknowledged. A bad entry moves to the dead letters in the same server transaction that acknowledges it. A scope whose
 ledger cannot be written keeps its entries pending; the others of the batch go on.
-
-Why: commits of one batch run in several threads, because each waits for the disk and the file system joins such
-waits: 0.35 ms instead of 0.53 ms a commit, measured over 300 ledgers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import structlog
 
 from pipeline import contract
 from pipeline.errors import PoisonError, ShardError, TransientError
-from pipeline.ledger import LedgerPool, events
+from pipeline.ledger import Ledger, LedgerPool, disk, events
 from pipeline.records import Event, Scope
 from pipeline.registry import Registry
 from pipeline.stream import DeadLetter, Entry, TurnStream
 
-_COMMIT_THREADS = 8
 _log = structlog.get_logger()
 
 
@@ -43,7 +38,7 @@ class Ingest:
 
     Args:
         stream: where the entries come from, and are acknowledged.
-        ledgers: durable ledgers.
+        ledgers: this process's ledgers.
         registry: told which scopes have work.
         clock: epoch milliseconds.
     """
@@ -55,10 +50,9 @@ class Ingest:
         self._ledgers = ledgers
         self._registry = registry
         self._clock = clock
-        self._threads = ThreadPoolExecutor(_COMMIT_THREADS, thread_name_prefix="commit")
 
     def batch(self, entries: Sequence[Entry]) -> list[str]:
-        """Apply, mark, acknowledge, in this order.
+        """Apply, flush, mark, acknowledge, in this order.
 
         Returns:
             The keys of the scopes that have new work.
@@ -77,27 +71,25 @@ class Ingest:
         return scopes
 
     def close(self) -> None:
-        """End the threads and close the ledgers."""
-        self._threads.shutdown()
+        """Close the ledgers."""
         self._ledgers.close()
 
     def _commit(self, batches: list[_ScopeBatch]) -> list[_ScopeBatch]:
-        if len(batches) == 1:
-            return [batch for batch in batches if self._apply(batch)]
-        succeeded = self._threads.map(self._apply, batches)
-        return [batch for batch, done in zip(batches, succeeded, strict=True) if done]
+        written = [(batch, ledger) for batch in batches if (ledger := self._apply(batch))]
+        disk.flush([ledger for _, ledger in written])
+        return [batch for batch, _ in written]
 
-    def _apply(self, batch: _ScopeBatch) -> bool:
+    def _apply(self, batch: _ScopeBatch) -> Ledger | None:
         try:
             ledger = self._ledgers.open(batch.scope)
             batch.outcomes.update(events.apply(ledger, batch.events, now_ms=self._clock()))
         except TransientError as error:
             _log.warning("batch.postponed", n_entries=len(batch.entry_ids), reason=str(error))
-            return False
+            return None
         except ShardError as error:
             _log.error("shard.refused", n_entries=len(batch.entry_ids), reason=str(error))
-            return False
-        return True
+            return None
+        return ledger
 
     def _count(self, committed: list[_ScopeBatch], letters: list[DeadLetter]) -> None:
         outcomes: Counter[str] = Counter()

@@ -23,17 +23,6 @@ from pipeline.errors import ShardError, TransientError
 
 FILE = "registry.sqlite"
 
-_DDL = """
-CREATE TABLE IF NOT EXISTS shards (
-  scope TEXT PRIMARY KEY, mark INTEGER NOT NULL, settled INTEGER NOT NULL DEFAULT 0,
-  marked_ms INTEGER NOT NULL, rung_ms INTEGER NOT NULL DEFAULT 0, due_ms INTEGER, counts TEXT NOT NULL DEFAULT '{}'
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS shards_marked ON shards (marked_ms) WHERE mark > settled;
-CREATE INDEX IF NOT EXISTS shards_due ON shards (due_ms) WHERE due_ms IS NOT NULL;
-CREATE TABLE IF NOT EXISTS totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -52,8 +41,24 @@ class Counts:
     tokens_in: int = 0
     tokens_out: int = 0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+_NAMES = tuple(f.name for f in fields(Counts))
+_DDL = f"""
+CREATE TABLE IF NOT EXISTS shards (
+  scope TEXT PRIMARY KEY, mark INTEGER NOT NULL, settled INTEGER NOT NULL DEFAULT 0,
+  marked_ms INTEGER NOT NULL, rung_ms INTEGER NOT NULL DEFAULT 0, due_ms INTEGER,
+  {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in _NAMES)}
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS shards_marked ON shards (marked_ms) WHERE mark > settled;
+CREATE INDEX IF NOT EXISTS shards_due ON shards (due_ms) WHERE due_ms IS NOT NULL;
+CREATE TABLE IF NOT EXISTS totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+_SETTLE = (
+    f"UPDATE shards SET settled = max(settled, ?), due_ms = ?, {', '.join(f'{name} = ?' for name in _NAMES)}"
+    " WHERE scope = ?"
+)
+_SUM = f"SELECT {', '.join(f'ifnull(sum({name}), 0)' for name in _NAMES)} FROM shards"
 
 
 class Registry:
@@ -72,19 +77,21 @@ class Registry:
             [(scope, now_ms) for scope in scopes],
         )
 
-    def marks(self, scopes: Sequence[str]) -> dict[str, int]:
-        """Read the marks of scopes, to be settled once their ledgers are found done."""
+    def marks(self, scopes: Sequence[str], *, now_ms: int) -> dict[str, int]:
+        """Read the marks of those scopes that have work known or due, to be settled once their ledgers are done.
+
+        A scope whose work another doorbell has seen to already is not among them.
+        """
         rows = self._rows(
-            "SELECT scope, mark FROM shards WHERE scope IN (SELECT value FROM json_each(?))", (json.dumps(scopes),)
+            "SELECT scope, mark FROM shards WHERE scope IN (SELECT value FROM json_each(?))"
+            " AND (mark > settled OR due_ms <= ?)",
+            (json.dumps(scopes), now_ms),
         )
         return dict(rows)
 
     def settle(self, settled: Iterable[tuple[str, int, int | None, Counts]]) -> None:
         """Note per (scope, mark, due_ms, counts) that all work known at that mark is done until ``due_ms``."""
-        self._many(
-            "UPDATE shards SET settled = max(settled, ?), due_ms = ?, counts = ? WHERE scope = ?",
-            [(mark, due_ms, _to_json(counts), scope) for scope, mark, due_ms, counts in settled],
-        )
+        self._many(_SETTLE, [(mark, due_ms, *astuple(counts), scope) for scope, mark, due_ms, counts in settled])
 
     def undone(self, *, now_ms: int, rung_before_ms: int, limit: int) -> list[str]:
         """List scopes with work known or due that were not rung since ``rung_before_ms``, longest waiting first."""
@@ -110,10 +117,7 @@ class Registry:
 
     def counts(self) -> Counts:
         """Sum what all shards held when last settled."""
-        total = Counts()
-        for (text,) in self._rows("SELECT counts FROM shards", ()):
-            total += _from_json(text)
-        return total
+        return Counts(*self._rows(_SUM, ())[0])
 
     def add_totals(self, outcomes: dict[str, int]) -> None:
         """Add to running totals, such as events by outcome."""
@@ -185,12 +189,3 @@ def _translated(error: apsw.Error | OSError, path: Path) -> ShardError | Transie
     return ShardError(
         f"{path}: {error}; it holds nothing that cannot be rebuilt: remove it and start 'turnstream up'"
     )
-
-
-def _to_json(counts: Counts) -> str:
-    return json.dumps({f.name: value for f in fields(counts) if (value := getattr(counts, f.name))})
-
-
-def _from_json(text: str) -> Counts:
-    known = {f.name for f in fields(Counts)}
-    return Counts(**{name: value for name, value in json.loads(text).items() if name in known})

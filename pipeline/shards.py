@@ -40,10 +40,12 @@ class Shards:
         return self.folder(scope) / LEDGER_FILE
 
     def create(self, scope: Scope) -> Path:
-        """Make the scope's folder, for this user only; durable on return."""
+        """Make the scope's folder, for this user only; on disk once its ledger was flushed."""
         folder = self.folder(scope)
-        if not folder.is_dir():
-            make_private_folder(folder)
+        if not self.root.is_dir():
+            make_private_folder(self.root)
+        for path in (folder.parent, folder):
+            path.mkdir(mode=0o700, exist_ok=True)
         return folder
 
     def walk(self) -> Iterator[Path]:

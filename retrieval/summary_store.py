@@ -164,5 +164,5 @@ class SessionSummaryStore:
         path = shards.ledger_path(scope)
         if not path.exists():
             shards.create(scope)
-            create(path, scope)
+            create(path)
         return Ledger.open(path, scope)

@@ -26,7 +26,7 @@ def open_ledger(shards: Shards, scope: Scope) -> Ledger:
     path = shards.ledger_path(scope)
     if not path.exists():
         shards.create(scope)
-        create(path, scope)
+        create(path)
     return Ledger.open(path, scope)
 
 

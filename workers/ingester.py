@@ -26,6 +26,9 @@ from pipeline.stream import Claim, Entry, TurnStream, connect, server_url
 from workers import app as doorbells
 from workers.limits import raise_open_files
 
+_READ_ENTRIES = 500
+"""Entries of one reply: they are all in memory before their size is known."""
+_NO_WAIT_MS = 1
 _UPKEEP_EVERY_S = 2.0
 _STARVED_AFTER_S = 60.0
 """A scope rung this long ago is rung again even while the queue is not empty."""
@@ -73,7 +76,6 @@ class Ingester:
             LedgerPool(
                 Shards(settings.data_dir),
                 max_open=settings.ledger.max_open,
-                durable=True,
                 busy_timeout_ms=settings.ledger.busy_timeout_ms,
             ),
             self._registry,
@@ -111,13 +113,28 @@ class Ingester:
                 time.sleep(1.0)
 
     def _step(self) -> None:
-        names = self._settings.stream
-        entries = self._stream.read(self._name, count=names.batch_entries, block_ms=names.block_ms)
+        entries = self._read_batch()
         if entries:
             self._apply(entries)
         if time.monotonic() >= self._next_upkeep:
             self._next_upkeep = time.monotonic() + min(_UPKEEP_EVERY_S, self._settings.workers.sweep_every_s)
             self._upkeep()
+
+    def _read_batch(self) -> list[Entry]:
+        """Wait for entries, then take what has piled up: the further behind, the more turns share a commit."""
+        names = self._settings.stream
+        entries = self._stream.read(self._name, count=_READ_ENTRIES, block_ms=names.block_ms)
+        n_bytes = n_read = 0
+        while entries and len(entries) < names.batch_entries:
+            n_bytes += sum(len(entry.raw or b"") for entry in entries[n_read:])
+            n_read = len(entries)
+            if n_bytes >= names.batch_bytes or n_read % _READ_ENTRIES:
+                break
+            more = self._stream.read(self._name, count=_READ_ENTRIES, block_ms=_NO_WAIT_MS)
+            if not more:
+                break
+            entries += more
+        return entries
 
     def _apply(self, entries: list[Entry]) -> None:
         self._ring(doorbells.EMBED_TURNS, self._ingest.batch(entries))

@@ -54,28 +54,26 @@ class Flow:
 
     def embed_turns(self, scopes: list[str]) -> None:
         """Make every pending turn of these scopes searchable, in batches across scopes."""
-        marks = self.registry.marks(scopes)
-        active = [self.ledgers.open(Scope.parse(key)) for key in scopes]
+        marks = self.registry.marks(scopes, now_ms=self.clock())
+        active = [self.ledgers.open(Scope.parse(key)) for key in marks]
         while claimed := self._claim(active):
-            active = [ledger for ledger in active if ledger in claimed]
+            active = list(claimed)
             self._attempt(claimed)
-        self._settle(scopes, marks)
-        self.ledgers.shrink()
+        self._settle(marks)
 
     def summarise_sessions(self, scopes: list[str]) -> None:
         """Summarise sessions that are due in these scopes; what is left over is rung again."""
-        marks = self.registry.marks(scopes)
-        for key in scopes:
+        marks = self.registry.marks(scopes, now_ms=self.clock())
+        for key in marks:
             self.sessions.summarise_due(self.ledgers.open(Scope.parse(key)))
-        self._settle(scopes, marks)
-        self.ledgers.shrink()
+        self._settle(marks)
 
     def publish_snapshots(self, scopes: list[str]) -> None:
         """Publish a snapshot of each scope that has outgrown its last, and purge what was forgotten."""
+        marks = self.registry.marks(scopes, now_ms=self.clock())
         for key in scopes:
             self.indexer.publish(self.ledgers.open(Scope.parse(key)))
-        self._settle(scopes, self.registry.marks(scopes))
-        self.ledgers.shrink()
+        self._settle(marks)
 
     def _claim(self, ledgers: list[Ledger]) -> dict[Ledger, list[work.ClaimedTurn]]:
         room = self.settings.claim_turns
@@ -129,15 +127,16 @@ class Flow:
                 ledger, self.token.name, failure=failure, max_attempts=self.settings.max_attempts, counted=counted
             )
 
-    def _settle(self, scopes: list[str], marks: dict[str, int]) -> None:
+    def _settle(self, marks: dict[str, int]) -> None:
+        """Note what is done, and ring for what follows from it."""
         now_ms = self.clock()
         settled, sessions_due, snapshots_due = [], [], []
-        for key in scopes:
+        for key, mark in marks.items():
             ledger = self.ledgers.open(Scope.parse(key))
             counts = upkeep.count(ledger)
             due_ms = self.sessions.next_due_ms(ledger)
-            if counts.pending == 0:
-                settled.append((key, marks.get(key, 0), due_ms, counts))
+            if counts.pending == 0 and upkeep.purge_due(ledger) is None:
+                settled.append((key, mark, due_ms, counts))
             if due_ms is not None and due_ms <= now_ms:
                 sessions_due.append(key)
             if self.indexer.is_due(ledger):
@@ -146,6 +145,7 @@ class Flow:
         size = self.settings.doorbell_scopes
         doorbells.ring(self.app, doorbells.SUMMARISE_SESSIONS, sessions_due, scopes_per_task=size)
         doorbells.ring(self.app, doorbells.PUBLISH_SNAPSHOTS, snapshots_due, scopes_per_task=size)
+        self.ledgers.shrink()
 
 
 def register(app: Celery, flow: Flow) -> None:

@@ -67,7 +67,6 @@ def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
         ledgers=LedgerPool(
             Shards(settings.data_dir),
             max_open=settings.ledger.max_open,
-            durable=False,
             busy_timeout_ms=settings.ledger.busy_timeout_ms,
         ),
         registry=Registry(settings.data_dir, busy_timeout_ms=settings.ledger.busy_timeout_ms),

@@ -48,12 +48,14 @@ def connect(path: Path, *, busy_timeout_ms: int = 30_000, query_only: bool = Fal
             connection.pragma("query_only", 1)
         else:
             connection.pragma("secure_delete", 1)
-            connection.pragma("synchronous", "full")
+            connection.pragma("synchronous", "normal")
         return connection
 
 
-def create(path: Path, scope: Scope) -> None:
-    """Make an empty ledger for a scope unless there is one; durable on return.
+def create(path: Path) -> None:
+    """Make an empty ledger unless there is one; whoever opens it first writes the scope into it.
+
+    Its content is on disk on return, its folder's entry once `flush` has returned.
 
     Raises:
         ShardError: the folder refuses it.
@@ -63,8 +65,8 @@ def create(path: Path, scope: Scope) -> None:
     with translated(path):
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            os.write(descriptor, _template(scope.key))
-            os.fsync(descriptor)
+            os.write(descriptor, _empty_database())
+            os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
         try:
@@ -73,11 +75,6 @@ def create(path: Path, scope: Scope) -> None:
             pass  # another process was first; its file is as empty as ours
         finally:
             draft.unlink()
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def read_meta(connection: apsw.Connection) -> dict[str, str]:
@@ -93,10 +90,26 @@ def require_scope(connection: apsw.Connection, path: Path, scope: Scope) -> None
     """
     with translated(path):
         meta = read_meta(connection)
+    if not meta:
+        return  # made a moment ago, and empty: whoever made it is about to write the scope
     if meta.get("scope") != scope.key:
         raise ShardError(f"{path} belongs to another scope; was a folder moved by hand? Move it back or restore it")
     if meta.get("format") != str(FORMAT):
         raise ShardError(f"{path} has format {meta.get('format')}, this release reads {FORMAT}; upgrade Turnstream")
+
+
+def adopt(connection: apsw.Connection, path: Path, scope: Scope) -> None:
+    """Write the scope into a ledger that was just made, and check one that was not.
+
+    Raises:
+        ShardError: it is another scope's.
+    """
+    with translated(path):
+        if not read_meta(connection):
+            connection.execute(
+                "INSERT OR IGNORE INTO meta VALUES ('scope', ?), ('format', ?)", (scope.key, str(FORMAT))
+            )
+    require_scope(connection, path, scope)
 
 
 @contextmanager
@@ -136,15 +149,4 @@ def _empty_database() -> bytes:
     connection.execute(f"BEGIN; {DDL} COMMIT")
     image = bytearray(connection.serialize("main"))
     image[18:20] = b"\x02\x02"  # file format versions 2: the file is born in WAL mode
-    return bytes(image)
-
-
-def _template(scope_key: str) -> bytes:
-    connection = apsw.Connection(":memory:")
-    image = bytearray(_empty_database())
-    image[18:20] = b"\x01\x01"  # an in-memory copy cannot be in WAL mode
-    connection.deserialize("main", bytes(image))
-    connection.execute("INSERT INTO meta VALUES ('scope', ?), ('format', ?)", (scope_key, str(FORMAT)))
-    image = bytearray(connection.serialize("main"))
-    image[18:20] = b"\x02\x02"
     return bytes(image)

@@ -45,7 +45,7 @@ class Outcome(StrEnum):
 
 
 def apply(ledger: Ledger, events: Sequence[Event], *, now_ms: int) -> list[Outcome]:
-    """Apply events in one transaction; durable on return if the ledger is.
+    """Apply events in one transaction; durable once `disk.flush` has returned.
 
     Returns:
         One outcome per event, in order.

@@ -1,8 +1,7 @@
 """One open ledger, and the ledgers a process keeps open.
 
-Everything between two commits is lost together in a crash; a commit is whole or absent. Ingesting opens ledgers
-``durable`` (``synchronous=FULL``: on disk before the entry is acknowledged). Workers do not: what they write is
-derived, and after a power cut their turns are simply pending again.
+A commit is whole or absent, whatever is killed. It survives a power cut once it was flushed (`pipeline.ledger.disk`).
+Ingest does that before it acknowledges; workers need not: what they write is derived, and done again if lost.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import apsw
 
-from pipeline.ledger.connection import connect, create, read_meta, require_scope, translated
+from pipeline.ledger.connection import adopt, connect, create, read_meta, translated
 from pipeline.records import Scope
 from pipeline.shards import Shards
 
@@ -23,23 +22,23 @@ from pipeline.shards import Shards
 class Ledger:
     """An open ledger of one scope, for one thread at a time."""
 
-    def __init__(self, path: Path, scope: Scope, connection: apsw.Connection) -> None:
+    def __init__(self, path: Path, scope: Scope, connection: apsw.Connection, *, is_new: bool = False) -> None:
         self.path = path
         self.scope = scope
         self.connection = connection
+        self.is_new = is_new
+        """Whether its folder's entry may not be on disk yet."""
 
     @classmethod
-    def open(cls, path: Path, scope: Scope, *, durable: bool = True, busy_timeout_ms: int = 30_000) -> Ledger:
-        """Open an existing ledger for writing.
+    def open(cls, path: Path, scope: Scope, *, busy_timeout_ms: int = 30_000) -> Ledger:
+        """Open a ledger for writing; one that was just made becomes this scope's.
 
         Raises:
             ShardError: it is missing, damaged or another scope's.
             TransientError: another process holds it.
         """
         connection = connect(path, busy_timeout_ms=busy_timeout_ms)
-        require_scope(connection, path, scope)
-        if not durable:
-            connection.pragma("synchronous", "normal")
+        adopt(connection, path, scope)
         return cls(path, scope, connection)
 
     @contextmanager
@@ -97,10 +96,9 @@ class LedgerPool:
     Why: opening a ledger costs about as much as committing to it, and a platform has thousands of active scopes.
     """
 
-    def __init__(self, shards: Shards, *, max_open: int, durable: bool, busy_timeout_ms: int = 30_000) -> None:
+    def __init__(self, shards: Shards, *, max_open: int, busy_timeout_ms: int = 30_000) -> None:
         self.shards = shards
         self._max_open = max_open
-        self._durable = durable
         self._busy_timeout_ms = busy_timeout_ms
         self._open: OrderedDict[Scope, Ledger] = OrderedDict()
         self._lock = threading.Lock()
@@ -118,10 +116,12 @@ class LedgerPool:
                 self._open.move_to_end(scope)
                 return ledger
         path = self.shards.ledger_path(scope)
-        if not path.exists():
+        is_new = not path.exists()
+        if is_new:
             self.shards.create(scope)
-            create(path, scope)
-        ledger = Ledger.open(path, scope, durable=self._durable, busy_timeout_ms=self._busy_timeout_ms)
+            create(path)
+        ledger = Ledger.open(path, scope, busy_timeout_ms=self._busy_timeout_ms)
+        ledger.is_new = is_new
         with self._lock:
             self._open[scope] = ledger
         return ledger

@@ -38,10 +38,6 @@ class TurnState(IntEnum):
     QUARANTINED = 4
 
 
-ASIDE: Final = "state IN (0, 1, 3, 4)"
-"""To stand in every query for turns that are not searchable: SQLite uses a partial index only for its very words."""
-
-
 class SessionState(IntEnum):
     """Whether a session's summary is up to date."""
 
@@ -67,7 +63,7 @@ CREATE TABLE turns (
 );
 CREATE INDEX turns_in_order ON turns (session_id, timestamp_ms, turn_index, turn_id);
 CREATE INDEX turns_by_time ON turns (timestamp_ms);
-CREATE INDEX turns_aside ON turns (state, attempts, turn_offset) WHERE state IN (0, 1, 3, 4);
+CREATE INDEX turns_by_state ON turns (state, attempts, turn_offset);
 CREATE TABLE traces (
   trace_id INTEGER PRIMARY KEY AUTOINCREMENT,
   turn_offset INTEGER NOT NULL, ordinal INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL,

@@ -10,30 +10,38 @@ import numpy.typing as npt
 
 from pipeline.ledger.events import PURGE_DUE
 from pipeline.ledger.ledger import Ledger
-from pipeline.ledger.schema import ASIDE
+from pipeline.ledger.schema import TurnState
 from pipeline.registry import Counts
 
 _BLOCK_ROWS = 4_096
-_COUNT = f"""
-WITH aside AS (SELECT state, count(*) AS n FROM turns WHERE {ASIDE} GROUP BY state),
-  due AS (SELECT count(*) AS n, ifnull(sum(closed AND attempts = 0), 0) AS closed FROM sessions WHERE state = 0),
-  turns_in_all AS (SELECT count(*) AS n FROM turns)
-SELECT (SELECT n FROM turns_in_all),
-  (SELECT n FROM turns_in_all) - ifnull((SELECT sum(n) FROM aside), 0),
-  ifnull((SELECT n FROM aside WHERE state = 3), 0),
-  ifnull((SELECT sum(n) FROM aside WHERE state IN (0, 1)), 0),
-  ifnull((SELECT n FROM aside WHERE state = 4), 0),
-  (SELECT count(*) FROM traces), (SELECT count(*) FROM sessions), (SELECT count(*) FROM summaries),
-  (SELECT n FROM due), (SELECT closed FROM due),
-  (SELECT ifnull(sum(tokens_in), 0) FROM summaries), (SELECT ifnull(sum(tokens_out), 0) FROM summaries)
-"""
 
 
 def count(ledger: Ledger) -> Counts:
     """Count what the ledger holds, in one state of the file."""
     with ledger.read() as connection:
-        row: Any = connection.execute(_COUNT).fetchone()
-    return Counts(*row)
+        by_state: Any = dict(connection.execute("SELECT state, count(*) FROM turns GROUP BY state"))
+        traces: Any = connection.execute("SELECT count(*) FROM traces").fetchone()
+        sessions: Any = connection.execute(
+            "SELECT count(*), ifnull(sum(state = 0), 0), ifnull(sum(state = 0 AND closed AND attempts = 0), 0)"
+            " FROM sessions"
+        ).fetchone()
+        summaries: Any = connection.execute(
+            "SELECT count(*), ifnull(sum(tokens_in), 0), ifnull(sum(tokens_out), 0) FROM summaries"
+        ).fetchone()
+    return Counts(
+        turns=sum(by_state.values()),
+        searchable=by_state.get(TurnState.SEARCHABLE, 0),
+        skipped=by_state.get(TurnState.SKIPPED, 0),
+        pending=by_state.get(TurnState.PENDING, 0) + by_state.get(TurnState.CLAIMED, 0),
+        quarantined=by_state.get(TurnState.QUARANTINED, 0),
+        traces=traces[0],
+        sessions=sessions[0],
+        summarised=summaries[0],
+        unsummarised=sessions[1],
+        closed_unsummarised=sessions[2],
+        tokens_in=summaries[1],
+        tokens_out=summaries[2],
+    )
 
 
 def n_traces_above(ledger: Ledger, watermark: int, *, at_most: int) -> int:
@@ -92,8 +100,7 @@ def quarantined(ledger: Ledger, *, limit: int = 100) -> list[dict[str, Any]]:
     """List quarantined turns with their reasons, without their text."""
     with ledger.read() as connection:
         rows: Any = connection.execute(
-            "SELECT turn_offset, session_id, turn_id, attempts, failure FROM turns"
-            f" WHERE {ASIDE} AND state = 4"
+            "SELECT turn_offset, session_id, turn_id, attempts, failure FROM turns WHERE state = 4"
             " ORDER BY turn_offset LIMIT ?",
             (limit,),
         ).fetchall()

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from pipeline.errors import ModelMismatchError
 from pipeline.ledger.ledger import Ledger
-from pipeline.ledger.schema import ASIDE, TurnState
+from pipeline.ledger.schema import TurnState
 from pipeline.records import Chunk, Mood
 
-_UNDONE = f"SELECT 1 FROM turns WHERE {ASIDE} AND state IN (0, 1) LIMIT 1"
+_UNDONE = "SELECT 1 FROM turns WHERE state IN (0, 1) LIMIT 1"
 _ENDED_DURING_ATTEMPT = "its worker ended during the attempt (killed, out of memory, or past its time limit)"
 
 
@@ -79,7 +79,7 @@ def claim(
         ] or [
             int(row[0])
             for row in connection.execute(
-                f"SELECT turn_offset FROM turns WHERE {ASIDE} AND state = 0 ORDER BY turn_offset LIMIT 1"
+                "SELECT turn_offset FROM turns WHERE state = 0 ORDER BY turn_offset LIMIT 1"
             )
         ]
         return [_claim_one(connection, worker, offset) for offset in offsets]
@@ -132,7 +132,7 @@ def release(ledger: Ledger, worker: str, *, failure: str, max_attempts: int, cou
         else:
             connection.execute(
                 "UPDATE turns SET state = 0, claimed_by = NULL, attempts = attempts - 1"
-                f" WHERE {ASIDE} AND state = 1 AND claimed_by = ?",
+                " WHERE state = 1 AND claimed_by = ?",
                 (worker,),
             )
 
@@ -146,7 +146,7 @@ def requeue(ledger: Ledger, turn_offsets: Sequence[int] | None = None) -> int:
     with ledger.write() as connection:
         connection.execute(
             "UPDATE turns SET state = 0, attempts = 0, failure = NULL"
-            f" WHERE {ASIDE} AND state = 4"
+            " WHERE state = 4"
             " AND (?1 IS NULL OR turn_offset IN (SELECT value FROM json_each(?1)))",
             (None if turn_offsets is None else json.dumps(list(turn_offsets)),),
         )
@@ -187,7 +187,7 @@ def _has_undone(ledger: Ledger) -> bool:
 def _take_back_dead_claims(
     connection: apsw.Connection, worker: str, max_attempts: int, is_alive: Callable[[str], bool]
 ) -> None:
-    holders = connection.execute(f"SELECT DISTINCT claimed_by FROM turns WHERE {ASIDE} AND state = 1").fetchall()
+    holders = connection.execute("SELECT DISTINCT claimed_by FROM turns WHERE state = 1").fetchall()
     for holder in [str(row[0]) for row in holders]:
         # A solo worker does one task at a time: a claim in its own name is left over from a task that was cut off.
         if holder == worker or not is_alive(holder):
@@ -197,7 +197,7 @@ def _take_back_dead_claims(
 def _end_claims(connection: apsw.Connection, worker: str, failure: str, max_attempts: int) -> None:
     connection.execute(
         "UPDATE turns SET state = CASE WHEN attempts >= ? THEN 4 ELSE 0 END, claimed_by = NULL, failure = ?"
-        f" WHERE {ASIDE} AND state = 1 AND claimed_by = ?",
+        " WHERE state = 1 AND claimed_by = ?",
         (max_attempts, failure, worker),
     )
 

@@ -33,7 +33,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def open_ledger(folder: Path) -> Ledger:
     path = folder / "ledger.sqlite"
-    connection.create(path, SCOPE)
+    connection.create(path)
     return Ledger.open(path, SCOPE)
 
 

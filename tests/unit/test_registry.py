@@ -18,11 +18,11 @@ def registry(tmp_path: Path) -> Registry:
 def test_a_commit_during_the_work_leaves_the_scope_undone(registry: Registry) -> None:
     """The worker read the mark before the ledger; what was marked since is not settled."""
     registry.mark(["user/a"], now_ms=1)
-    seen = registry.marks(["user/a"])["user/a"]
+    seen = registry.marks(["user/a"], now_ms=9)["user/a"]
     registry.mark(["user/a"], now_ms=2)
     registry.settle([("user/a", seen, None, Counts(turns=1))])
     assert registry.n_undone() == 1
-    registry.settle([("user/a", registry.marks(["user/a"])["user/a"], None, Counts(turns=2))])
+    registry.settle([("user/a", registry.marks(["user/a"], now_ms=9)["user/a"], None, Counts(turns=2))])
     assert (registry.n_undone(), registry.counts().turns) == (0, 2)
 
 
@@ -45,6 +45,14 @@ def test_undone_and_due_scopes_are_rung_again_oldest_first(registry: Registry) -
     assert registry.undone(now_ms=100, rung_before_ms=1, limit=10) == ["user/a", "user/b", "user/c"]
     registry.note_rung(["user/a"], now_ms=50)
     assert registry.undone(now_ms=100, rung_before_ms=50, limit=10) == ["user/b", "user/c"]
+
+
+def test_what_another_doorbell_has_seen_to_is_not_looked_at_again(registry: Registry) -> None:
+    """Under load a scope is rung many times before a worker comes to it."""
+    registry.mark(["user/a", "user/b"], now_ms=1)
+    registry.settle([("user/a", 1, 100, Counts())])
+    assert registry.marks(["user/a", "user/b"], now_ms=99) == {"user/b": 1}
+    assert registry.marks(["user/a", "user/b"], now_ms=100) == {"user/a": 1, "user/b": 1}
 
 
 def test_totals_add_up(registry: Registry) -> None:
