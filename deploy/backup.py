@@ -34,6 +34,8 @@ from pipeline.stream import connect, server_url
 from pipeline.stream.connection import translated as server_errors
 
 _ATTEMPTS = 10
+_PUT_OFF_S = 3.0
+"""The server writes after two seconds, even while its disk is busy."""
 _FILE_IN_MANIFEST = re.compile(r"^file (\S+) ", re.MULTILINE)
 
 
@@ -60,7 +62,9 @@ def main(target: Path) -> int:
 
 
 def copy_stream(client: redis.Redis, target: Path) -> None:
-    """Copy the append-only files of a server on this machine; what it appends meanwhile may be cut off at the end.
+    """Copy the append-only files of a server on this machine; all that it accepted before this call is in the copy.
+
+    What it appends meanwhile may be cut off at the end, which it tolerates when it loads them.
 
     Raises:
         TransientError: it rewrote its files during each attempt.
@@ -68,6 +72,7 @@ def copy_stream(client: redis.Redis, target: Path) -> None:
     """
     with server_errors(client):
         facts = client.config_get("dir", "appenddirname")
+        _wait_until_written(client)
     folder = Path(str(facts["dir"]), str(facts["appenddirname"]))
     try:
         for _ in range(_ATTEMPTS):
@@ -110,6 +115,13 @@ def copy_ledger(source: Path, target: Path) -> None:
         if copy.pragma("quick_check") != "ok":
             raise ShardError(f"{source} is damaged: its copy does not pass quick_check")
         copy.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+
+def _wait_until_written(client: redis.Redis) -> None:
+    """Wait for what the server accepted and did not write yet: with ``everysec`` it may put that off."""
+    deadline = time.monotonic() + _PUT_OFF_S
+    while client.info("persistence")["aof_buffer_length"] and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _copied_unchanged(folder: Path, target: Path) -> bool:
