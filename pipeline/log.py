@@ -28,7 +28,7 @@ def configure(level: str = "info", style: Literal["auto", "console", "json"] = "
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever stderr is when a line is written
         cache_logger_on_first_use=False,
     )
     # The library's own retry lines quote calls and errors of other libraries, and with them user text.

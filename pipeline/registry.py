@@ -10,10 +10,11 @@ Everything here is derived. When the file is missing or damaged it is made anew 
 from __future__ import annotations
 
 import json
+import operator
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class Counts:
 
 
 _NAMES = tuple(f.name for f in fields(Counts))
+_values = operator.attrgetter(*_NAMES)
 _DDL = f"""
 CREATE TABLE IF NOT EXISTS shards (
   scope TEXT PRIMARY KEY, mark INTEGER NOT NULL, settled INTEGER NOT NULL DEFAULT 0,
@@ -91,7 +93,7 @@ class Registry:
 
     def settle(self, settled: Iterable[tuple[str, int, int | None, Counts]]) -> None:
         """Note per (scope, mark, due_ms, counts) that all work known at that mark is done until ``due_ms``."""
-        self._many(_SETTLE, [(mark, due_ms, *astuple(counts), scope) for scope, mark, due_ms, counts in settled])
+        self._many(_SETTLE, [(mark, due_ms, *_values(counts), scope) for scope, mark, due_ms, counts in settled])
 
     def undone(self, *, now_ms: int, rung_before_ms: int, limit: int) -> list[str]:
         """List scopes with work known or due that were not rung since ``rung_before_ms``, longest waiting first."""

@@ -36,7 +36,7 @@ class RedisSettings(_Group):
     url: SecretStr | None = Field(None, description="an existing Redis >= 7 or Valkey; unset: the embedded server")
     timeout_s: Seconds = Field(5.0, description="connect and reply timeout")
     durability: Literal["everysec", "strict"] = Field(
-        "everysec", description="embedded server: flushed to disk every second, or before each answer"
+        "strict", description="embedded server: flushed to disk before each answer, or every second"
     )
     memory_bytes: Count = Field(1 << 30, description="embedded server: most memory for what is not yet ingested")
     publish_attempts: Count = Field(5, description="tries before a publish raises")
@@ -49,7 +49,7 @@ class StreamSettings(_Group):
     turns: str = Field("turnstream:turns", description="stream of events")
     dead: str = Field("turnstream:dead", description="stream of dead letters")
     group: str = Field("ingest", description="consumer group of the ingesters")
-    batch_entries: Count = Field(5_000, description="most entries read and committed at once")
+    batch_entries: Count = Field(20_000, description="most entries read and committed at once")
     batch_bytes: Count = Field(64 << 20, description="bytes of entries after which a batch is committed")
     block_ms: Count = Field(1_000, description="longest wait for new entries")
     claim_idle_ms: Count = Field(10_000, description="idle time after which another consumer's entry is claimed")

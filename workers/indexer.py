@@ -28,34 +28,32 @@ class Indexer:
         self._settings = settings
         self._embedder = embedder
 
-    def is_due(self, ledger: Ledger) -> bool:
+    def is_due(self, ledger: Ledger, status: upkeep.Status) -> bool:
         """Tell whether the scope has outgrown its snapshot, lost it, or has something to purge."""
-        if upkeep.purge_due(ledger) is not None:
+        if status.purge_due is not None:
             return True
-        store = SnapshotStore(ledger.path.parent)
-        manifest = _manifest(store)
+        if status.counts.traces < self._settings.min_tail:
+            return False
+        manifest = _manifest(SnapshotStore(ledger.path.parent))
         watermark, n_snapshot = (manifest.watermark, manifest.count) if manifest else (0, 0)
         enough = max(self._settings.min_tail, int(self._settings.growth * n_snapshot)) + 1
         n_tail = upkeep.n_traces_above(ledger, watermark, at_most=enough)
-        return index.is_due(
-            n_tail, n_snapshot, min_tail=self._settings.min_tail, growth=self._settings.growth, forced=False
-        )
+        return index.is_due(n_tail, n_snapshot, min_tail=self._settings.min_tail, growth=self._settings.growth)
 
-    def publish(self, ledger: Ledger) -> None:
+    def publish(self, ledger: Ledger, status: upkeep.Status) -> None:
         """Publish a snapshot if one is due; does nothing otherwise.
 
         Raises:
             ShardError: the ledger is damaged.
             TransientError: another worker is publishing this scope, or the disk is full.
         """
-        if not self.is_due(ledger):
+        if not self.is_due(ledger, status):
             return
-        purge_since = upkeep.purge_due(ledger)
         store = SnapshotStore(ledger.path.parent)
         store.tidy("traces")
         before = _manifest(store)
-        watermark = upkeep.last_trace_id(ledger)
-        if watermark == 0:
+        watermark = status.last_trace_id
+        if status.counts.traces == 0:
             store.discard("traces")
         else:
             store.publish(
@@ -71,9 +69,9 @@ class Indexer:
                 dimension=self._embedder.dimension,
                 replaces=before.generation if before else 0,
             )
-        if purge_since is not None:
+        if status.purge_due is not None:
             self._purge_summaries(ledger)
-            upkeep.end_purge(ledger, purge_since)
+            upkeep.end_purge(ledger, status.purge_due)
             _log.info("scope.purged")
 
     def _purge_summaries(self, ledger: Ledger) -> None:

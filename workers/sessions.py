@@ -55,12 +55,8 @@ class SessionDesk:
         self._embedder = embedder
         self._summarizer_for = summarizer_for
         self._clock = clock
-        self._idle_ms = round(settings.idle_s * 1000)
-        self._settle_ms = round(settings.settle_s * 1000)
-
-    def next_due_ms(self, ledger: Ledger) -> int | None:
-        """Tell when a session of this scope next falls due."""
-        return sessions.next_due_ms(ledger, idle_ms=self._idle_ms, settle_ms=self._settle_ms)
+        self.idle_ms = round(settings.idle_s * 1000)
+        self.settle_ms = round(settings.settle_s * 1000)
 
     def summarise_due(self, ledger: Ledger) -> None:
         """Summarise the sessions that have waited longest, a bounded number of them.
@@ -72,8 +68,8 @@ class SessionDesk:
         due = sessions.due(
             ledger,
             now_ms=self._clock(),
-            idle_ms=self._idle_ms,
-            settle_ms=self._settle_ms,
+            idle_ms=self.idle_ms,
+            settle_ms=self.settle_ms,
             limit=_SESSIONS_AT_ONCE,
         )
         if due:

@@ -72,7 +72,8 @@ class Flow:
         """Publish a snapshot of each scope that has outgrown its last, and purge what was forgotten."""
         marks = self.registry.marks(scopes, now_ms=self.clock())
         for key in scopes:
-            self.indexer.publish(self.ledgers.open(Scope.parse(key)))
+            ledger = self.ledgers.open(Scope.parse(key))
+            self.indexer.publish(ledger, self._status(ledger))
         self._settle(marks)
 
     def _claim(self, ledgers: list[Ledger]) -> dict[Ledger, list[work.ClaimedTurn]]:
@@ -133,19 +134,22 @@ class Flow:
         settled, sessions_due, snapshots_due = [], [], []
         for key, mark in marks.items():
             ledger = self.ledgers.open(Scope.parse(key))
-            counts = upkeep.count(ledger)
-            due_ms = self.sessions.next_due_ms(ledger)
-            if counts.pending == 0 and upkeep.purge_due(ledger) is None:
-                settled.append((key, mark, due_ms, counts))
+            status = self._status(ledger)
+            due_ms = status.next_session_due_ms
+            if status.counts.pending == 0 and status.purge_due is None:
+                settled.append((key, mark, due_ms, status.counts))
             if due_ms is not None and due_ms <= now_ms:
                 sessions_due.append(key)
-            if self.indexer.is_due(ledger):
+            if self.indexer.is_due(ledger, status):
                 snapshots_due.append(key)
         self.registry.settle(settled)
         size = self.settings.doorbell_scopes
         doorbells.ring(self.app, doorbells.SUMMARISE_SESSIONS, sessions_due, scopes_per_task=size)
         doorbells.ring(self.app, doorbells.PUBLISH_SNAPSHOTS, snapshots_due, scopes_per_task=size)
         self.ledgers.shrink()
+
+    def _status(self, ledger: Ledger) -> upkeep.Status:
+        return upkeep.status(ledger, idle_ms=self.sessions.idle_ms, settle_ms=self.sessions.settle_ms)
 
 
 def register(app: Celery, flow: Flow) -> None:

@@ -60,17 +60,6 @@ def due(ledger: Ledger, *, now_ms: int, idle_ms: int, settle_ms: int, limit: int
         ]
 
 
-def next_due_ms(ledger: Ledger, *, idle_ms: int, settle_ms: int) -> int | None:
-    """Tell when the next session's summary falls due; None when all are up to date."""
-    with ledger.read() as connection:
-        row = connection.execute(
-            "SELECT min(max(changed_ms + CASE WHEN closed THEN ? ELSE ? END, ifnull(retry_at_ms, 0)))"
-            " FROM sessions WHERE state = 0",
-            (settle_ms, idle_ms),
-        ).fetchone()
-        return None if row is None else row[0]
-
-
 def lines(ledger: Ledger, session_id: str) -> list[tuple[str, str]]:
     """Read a session's turns as (speaker or role, content), in the publisher's order."""
     with ledger.read() as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,34 +15,54 @@ from pipeline.ledger.schema import TurnState
 from pipeline.registry import Counts
 
 _BLOCK_ROWS = 4_096
+_SESSIONS = (
+    "SELECT count(*), ifnull(sum(state = 0), 0), ifnull(sum(state = 0 AND closed AND attempts = 0), 0),"
+    " min(CASE WHEN state = 0 THEN max(changed_ms + CASE WHEN closed THEN ? ELSE ? END, ifnull(retry_at_ms, 0)) END)"
+    " FROM sessions"
+)
+_SUMMARIES = "SELECT count(*), ifnull(sum(tokens_in), 0), ifnull(sum(tokens_out), 0) FROM summaries"
 
 
-def count(ledger: Ledger) -> Counts:
-    """Count what the ledger holds, in one state of the file."""
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a ledger holds and what is still to be done with it, in one state of the file."""
+
+    counts: Counts
+    next_session_due_ms: int | None
+    purge_due: str | None
+    last_trace_id: int
+
+
+def status(ledger: Ledger, *, idle_ms: int, settle_ms: int) -> Status:
+    """Look once at everything that decides whether a ledger is done with.
+
+    Args:
+        ledger: the scope's ledger.
+        idle_ms: silence after which an open session is to be summarised.
+        settle_ms: silence after which a closed one is.
+    """
     with ledger.read() as connection:
         by_state: Any = dict(connection.execute("SELECT state, count(*) FROM turns GROUP BY state"))
-        traces: Any = connection.execute("SELECT count(*) FROM traces").fetchone()
-        sessions: Any = connection.execute(
-            "SELECT count(*), ifnull(sum(state = 0), 0), ifnull(sum(state = 0 AND closed AND attempts = 0), 0)"
-            " FROM sessions"
-        ).fetchone()
-        summaries: Any = connection.execute(
-            "SELECT count(*), ifnull(sum(tokens_in), 0), ifnull(sum(tokens_out), 0) FROM summaries"
-        ).fetchone()
-    return Counts(
+        traces: Any = connection.execute("SELECT count(*), ifnull(max(trace_id), 0) FROM traces").fetchone()
+        sessions: Any = connection.execute(_SESSIONS, (settle_ms, idle_ms)).fetchone()
+        summaries: Any = connection.execute(_SUMMARIES).fetchone()
+        purge: Any = connection.execute("SELECT value FROM meta WHERE key = ?", (PURGE_DUE,)).fetchone()
+    n_sessions, n_due, n_closed_due, next_due_ms = sessions
+    counts = Counts(
         turns=sum(by_state.values()),
         searchable=by_state.get(TurnState.SEARCHABLE, 0),
         skipped=by_state.get(TurnState.SKIPPED, 0),
         pending=by_state.get(TurnState.PENDING, 0) + by_state.get(TurnState.CLAIMED, 0),
         quarantined=by_state.get(TurnState.QUARANTINED, 0),
         traces=traces[0],
-        sessions=sessions[0],
+        sessions=n_sessions,
         summarised=summaries[0],
-        unsummarised=sessions[1],
-        closed_unsummarised=sessions[2],
+        unsummarised=n_due,
+        closed_unsummarised=n_closed_due,
         tokens_in=summaries[1],
         tokens_out=summaries[2],
     )
+    return Status(counts, next_due_ms, purge[0] if purge else None, traces[1])
 
 
 def n_traces_above(ledger: Ledger, watermark: int, *, at_most: int) -> int:
@@ -69,18 +90,6 @@ def vector_blocks(
         after = rows[-1][0]
         flat = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f2").astype(np.float32)
         yield np.array([row[0] for row in rows], dtype=np.int64), flat.reshape(len(rows), dimension)
-
-
-def last_trace_id(ledger: Ledger) -> int:
-    """Give the greatest trace id there is; 0 when there is none."""
-    with ledger.read() as connection:
-        row: Any = connection.execute("SELECT ifnull(max(trace_id), 0) FROM traces").fetchone()
-    return int(row[0])
-
-
-def purge_due(ledger: Ledger) -> str | None:
-    """Tell since when forgotten bytes may still lie in snapshots, the summary cache or the WAL."""
-    return ledger.meta().get(PURGE_DUE)
 
 
 def summary_digests(ledger: Ledger) -> set[str]:

@@ -2,14 +2,15 @@
 
 Why: not MULTI, because each step first looks whether it still is to be done, and so may be asked twice. Each writes
 the copy before it removes the original: a script that stops half-way leaves both.
-Why: ``#!lua`` makes a full server refuse the whole script before its first step.
+Why: ``#!lua`` makes a full server refuse the whole script before its first step; ``allow-oom`` stands where the step
+is what makes room again.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-DEAD_LETTER: Final = """#!lua
+DEAD_LETTER: Final = """#!lua flags=allow-oom
 -- KEYS: turns, dead. ARGV: group, then entry id, reason, field, "1" when an event follows, event: for each letter.
 local n = 0
 for i = 2, #ARGV, 5 do
@@ -43,7 +44,7 @@ end
 return added
 """
 
-TRIM: Final = """#!lua
+TRIM: Final = """#!lua flags=allow-oom
 -- KEYS: turns. Drops what every group has read and acked; gives how many. No group: nobody has read anything.
 local function split(id) return string.match(id, '^(%d+)-(%d+)$') end
 local function smaller(a, b)  -- as numbers of up to 20 digits, which a Lua number cannot hold
@@ -74,7 +75,7 @@ if not least then return 0 end
 return redis.call('XTRIM', KEYS[1], 'MINID', '=', least)
 """
 
-REMOVE_IDLE_CONSUMERS: Final = """#!lua
+REMOVE_IDLE_CONSUMERS: Final = """#!lua flags=allow-oom
 -- KEYS: turns. ARGV: group, idle milliseconds. Gives the names removed; a consumer with pending entries stays.
 local removed = {}
 for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do

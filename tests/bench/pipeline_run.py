@@ -63,7 +63,7 @@ class Running:
             state = progress.state()
             if state.counts.searchable >= n_searchable and not state.n_unread:
                 return state
-            time.sleep(0.02)
+            time.sleep(0.1)
         raise TimeoutError(str(progress.state()))
 
     def wait_quiet(self, timeout_s: float = 900.0) -> None:

@@ -116,7 +116,6 @@ def test_a_full_server_refuses_and_keeps_what_it_accepted(server: ConfiguredServ
     assert 0 < n_accepted == len(stream.read("c", count=10_000, block_ms=0))
 
 
-@pytest.mark.xfail(reason="a full server refuses the trimming script as well; it needs '#!lua flags=allow-oom'")
 def test_a_full_server_has_room_again_once_everything_is_ingested(server: ConfiguredServer) -> None:
     """Otherwise it stays full for ever, with nothing unread in it, until somebody raises its maxmemory."""
     stream = stream_of(server)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import ModelMismatchError, ShardError
-from pipeline.ledger import Ledger, connection, events, sessions, work
+from pipeline.ledger import Ledger, connection, events, sessions, upkeep, work
 from pipeline.ledger.events import Outcome
 from pipeline.ledger.work import NewTrace, TurnWork
 from pipeline.records import Chunk, Event, Scope, ScopeDeleted, SessionClosed, SessionDeleted, Turn, TurnDeleted
@@ -247,7 +247,7 @@ def test_closed_sessions_are_due_sooner_than_silent_ones(ledger: Ledger) -> None
         return sorted(s.session_id for s in sessions.due(ledger, now_ms=now_ms, idle_ms=300_000, settle_ms=500))
 
     assert [due_at(NOW + 499), due_at(NOW + 500), due_at(NOW + 300_000)] == [[], ["s1"], ["s1", "s2"]]
-    assert sessions.next_due_ms(ledger, idle_ms=300_000, settle_ms=500) == NOW + 500
+    assert upkeep.status(ledger, idle_ms=300_000, settle_ms=500).next_session_due_ms == NOW + 500
 
 
 def test_a_summary_of_an_older_version_is_not_stored(ledger: Ledger) -> None:
@@ -270,7 +270,7 @@ def test_a_failed_summary_is_listed_and_waits(ledger: Ledger) -> None:
     (session,) = sessions.due(ledger, now_ms=NOW, idle_ms=0, settle_ms=0)
     sessions.postpone(ledger, session, failure="model timed out", retry_at_ms=NOW + 1000)
     assert sessions.due(ledger, now_ms=NOW + 999, idle_ms=0, settle_ms=0) == []
-    assert sessions.next_due_ms(ledger, idle_ms=0, settle_ms=0) == NOW + 1000
+    assert upkeep.status(ledger, idle_ms=0, settle_ms=0).next_session_due_ms == NOW + 1000
     assert rows(ledger, "SELECT failure, attempts FROM sessions") == [("model timed out", 1)]
 
 
