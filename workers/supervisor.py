@@ -321,7 +321,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """Prepare, before the fork, that a child gets SIGTERM when the forking thread dies (``preexec_fn``; Linux only)."""
+    """Prepare, before the fork, that a child gets SIGTERM when the forking thread dies (a ``preexec_fn``, Linux)."""
     if sys.platform != "linux":
         return None
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()

@@ -183,7 +183,7 @@ def test_the_health_check_tells_a_server_from_none(start_configured: StartConfig
     assert subprocess.run(command, capture_output=True, check=False).returncode != 0
 
 
-def test_the_image_exports_the_model_as_the_unit_does(models_dir: Path) -> None:
+def test_the_image_exports_the_model_as_the_unit_does(models_dir: Path, tmp_path: Path) -> None:
     """The line runs while the image is built, where nobody looks; containers then start offline."""
     dockerfile, unit = (DEPLOY / "Dockerfile").read_text(), DEPLOY / "systemd" / "turnstream-folder.service"
     [line] = re.findall(r"^RUN (\[.*\])$", dockerfile, re.MULTILINE)
@@ -191,7 +191,9 @@ def test_the_image_exports_the_model_as_the_unit_does(models_dir: Path) -> None:
     [unit_line] = re.findall(r"^ExecStartPre=(.*)$", unit.read_text(), re.MULTILINE)
     assert shlex.split(unit_line)[1:] == command[1:]
     environment = service_environment(TURNSTREAM_EMBEDDING__CACHE_DIR=str(models_dir))
-    subprocess.run([sys.executable, *command[1:]], env=environment, cwd=DEPLOY.parent, check=True)
+    assert command[0] == "turnstream"
+    verb = [sys.executable, "-m", "workers.cli", *command[1:]]
+    subprocess.run(verb, env={**environment, "TURNSTREAM_DATA_DIR": str(tmp_path)}, cwd=DEPLOY.parent, check=True)
     assert list(models_dir.glob("all-MiniLM-L6-v2-*/manifest.json"))
 
 

@@ -57,7 +57,7 @@ def test_it_is_fit_private_and_only_on_its_socket(data_dir, run) -> None:
     append(server, 1)
     with connect(server.url, timeout_s=5) as client:
         assert check_server(client) == []
-        assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+        assert client.config_get("appendfsync") == {"appendfsync": "always"}
     assert not psutil.Process(process.pid).net_connections("tcp")
     for path in [server.folder, *server.folder.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path

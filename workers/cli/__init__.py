@@ -15,6 +15,7 @@ app = typer.Typer(
 )
 for verb in (
     operate.up,
+    operate.prepare,
     demo.demo,
     feed.publish,
     feed.backfill,

@@ -20,7 +20,7 @@ from pipeline.ledger.work import requeue
 from pipeline.records import Scope
 from pipeline.registry import Registry
 from pipeline.settings import PREFIX, Settings, mask_url
-from pipeline.shards import Shards
+from pipeline.shards import Shards, require_usable
 from pipeline.stream import DeadLetter
 from workers.cli import common
 from workers.progress import Progress
@@ -35,6 +35,15 @@ def up(data_dir: common.DataDir = None, redis_url: common.RedisUrl = None) -> No
     settings = common.settings_of(data_dir, redis_url)
     log.configure(settings.log_level, settings.log_format, process="up")
     everything.run(settings)
+
+
+def prepare(data_dir: common.DataDir = None) -> None:
+    """Make the data folder and export the embedding model (20 s, once), so that later starts are quick."""
+    from workers.worker import embedder_of  # noqa: PLC0415 - loads the model
+
+    settings = common.settings_of(data_dir)
+    require_usable(settings.data_dir)
+    common.out.print(embedder_of(settings).model_key)
 
 
 def server(data_dir: common.DataDir = None) -> None:
