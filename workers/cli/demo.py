@@ -31,6 +31,7 @@ from workers.progress import Progress
 _SHOWN: Final = 3
 _SESSIONS: Final = 3
 _HIT_CHARS: Final = 150
+_LEAST_SHOWN: Final = 0.005
 
 
 def demo(
@@ -38,12 +39,14 @@ def demo(
 ) -> None:
     """Run a pipeline on sample transcripts and ask it questions; ends by itself in under a minute.
 
-    Twenty sessions of two users are published, then what happens to transcripts in life: an edit, a late turn, a
-    retry, events that are none, and a turn that is to be forgotten. You see what became of every event, and what is
-    found for questions, first by a flat vector search, then in two stages.
+    Twenty sessions of two users are published, then what happens to
+    transcripts in life: an edit, a late turn, a retry, events that are none,
+    and a turn that is to be forgotten. You see what became of every event, and
+    what is found for questions: by a flat vector search, then in two stages.
 
-    Everything happens in a temporary folder with a server of its own. Only the exported embedding model stays, in
-    the user's cache folder, for the next run.
+    Everything happens in a temporary folder with a server of its own. Only
+    the exported embedding model stays, in the user's cache folder, for the
+    next run.
     """
     _never_fail_to_print()
     with running.ended_by_signals(), running.temporary_folder(keep=keep) as data_dir:
@@ -140,17 +143,20 @@ def _print_hits(hits: Sequence[Hit], selected: Collection[str], *, with_neighbou
         grid.add_column(no_wrap=True, min_width=width)
     grid.add_column(ratio=1)
     for place, hit in enumerate(hits):
-        said = Text(hit.session_id, style="cyan").append(f" {hit.speaker or hit.role}: ", style="bold")
-        said.append(report.shortened(hit.text, _HIT_CHARS), style="default not bold")
-        said.append(f"\n{_why(hit, selected)}", style="dim not bold")
+        said = Text.assemble(
+            (hit.session_id, "cyan"),
+            (f" {hit.speaker or hit.role}: ", "bold"),
+            report.shortened(hit.text, _HIT_CHARS),
+            (f"\n{_why(hit, selected)}", "dim"),
+        )
         if with_neighbours and place == 0:
-            said.append(_neighbours(hit), style="dim not bold")
+            said.append(_neighbours(hit), style="dim")
         grid.add_row(Text(f"{hit.score:.3f}", style="green"), f"{hit.timestamp:%Y-%m-%d}", said)
     common.out.print(Padding(grid if hits else Text("no hits"), (0, 0, 0, 2)))
 
 
 def _why(hit: Hit, selected: Collection[str]) -> str:
-    parts = " ".join(f"{name} {value:.2f}" for name, value in hit.score_parts.items() if value)
+    parts = " ".join(f"{name} {value:.2f}" for name, value in hit.score_parts.items() if value >= _LEAST_SHOWN)
     return parts if hit.session_id in selected else f"{parts} (session not selected)"
 
 

@@ -66,7 +66,7 @@ def outcomes(story: Story, totals: Mapping[str, int], letters: Sequence[DeadLett
 
 
 def shards(facts: Sequence[ShardFacts]) -> Table:
-    """Tabulate what the shards hold."""
+    """Tabulate what the shards hold; a snapshot is shown by its generation, with how many traces are in it."""
     table = Table(
         "scope", "turns", "searchable", "traces", "sessions", "summaries", "snapshot", box=SIMPLE_HEAD, expand=True
     )
@@ -96,13 +96,14 @@ def shortened(text: str, n_chars: int = _TEXT_SHOWN) -> str:
 def _facts(shards: Shards, scope: Scope) -> ShardFacts:
     with closing(Ledger.open(shards.ledger_path(scope), scope)) as ledger:
         snapshot = SnapshotStore(shards.folder(scope)).manifest("traces")
-        return ShardFacts(scope, upkeep.count(ledger), snapshot, upkeep.purge_due(ledger) is None)
+        status = upkeep.status(ledger, idle_ms=0, settle_ms=0)
+        return ShardFacts(scope, status.counts, snapshot, status.purge_due is None)
 
 
 def _snapshot(fact: ShardFacts) -> str:
     if fact.snapshot is None:
         return "none yet"
-    return f"no. {fact.snapshot.generation}, {fact.snapshot.count} traces"
+    return f"no. {fact.snapshot.generation} ({fact.snapshot.count})"
 
 
 def _examples(outcome: str, story: Story, letters: Sequence[DeadLetter]) -> Iterator[Text]:
