@@ -50,10 +50,10 @@ def demo(
     """
     _never_fail_to_print()
     with running.ended_by_signals(), running.temporary_folder(keep=keep) as data_dir:
-        models_dir = running.settle_environment(data_dir)
+        running.settle_environment(data_dir)
         settings = load_settings()
         log.configure("warning", settings.log_format)
-        _announce(data_dir, models_dir)
+        _announce(settings)
         with running.running_pipeline(data_dir) as pipeline:
             story = load_story()
             _publish_and_wait(story, pipeline, settings)
@@ -62,9 +62,10 @@ def demo(
     _suggest(data_dir if keep else None)
 
 
-def _announce(data_dir: Path, models_dir: Path) -> None:
-    common.err.print(f"data folder: {data_dir}", soft_wrap=True)
-    if not models_dir.is_dir() or not any(models_dir.iterdir()):
+def _announce(settings: Settings) -> None:
+    common.err.print(f"data folder: {settings.data_dir}", soft_wrap=True)
+    models_dir, is_exported = settings.models_dir, settings.embedding.backend.startswith("onnx")
+    if is_exported and not (models_dir.is_dir() and any(models_dir.iterdir())):
         common.err.print("first run: the embedding model is exported once, which takes about 20 seconds")
 
 

@@ -57,11 +57,10 @@ def temporary_folder(*, keep: bool) -> Iterator[Path]:
                 shutil.rmtree(sockets, ignore_errors=True)
 
 
-def settle_environment(data_dir: Path) -> Path:
+def settle_environment(data_dir: Path) -> None:
     """Have this process and its children see the demo's settings; of the caller's, those of the embedding stay.
 
-    Returns:
-        Where the exported model is kept: between runs, unless the user's cache folder cannot be written.
+    The exported model is kept between runs, unless the user's cache folder cannot be written.
     """
     for name in [name for name in os.environ if name.upper().startswith(PREFIX)]:
         if not name.upper().startswith(_KEPT):
@@ -71,7 +70,6 @@ def settle_environment(data_dir: Path) -> Path:
     if _CACHE_DIR not in os.environ:
         cache = Path(platformdirs.user_cache_dir("turnstream", appauthor=False)) / "models"
         os.environ[_CACHE_DIR] = str(cache if _can_be_made(cache) else data_dir / "models")
-    return Path(os.environ[_CACHE_DIR])
 
 
 @contextmanager
