@@ -61,20 +61,23 @@ class Ingest:
             TransientError: the server cannot be reached; what is committed is committed, the rest stays pending.
         """
         batches, letters = _sort_out(entries)
-        committed = self._commit(batches)
-        scopes = [batch.scope.key for batch in committed]
-        self._registry.mark(scopes, now_ms=self._clock())
-        self._stream.ack([entry_id for batch in committed for entry_id in batch.entry_ids])
         self._stream.dead_letter_and_ack(letters)
-        self._count(committed, letters)
-        self._ledgers.shrink()
+        scopes: list[str] = []
+        for group in self._ledgers.groups(batches):
+            committed = self._commit(group)
+            keys = [batch.scope.key for batch in committed]
+            self._registry.mark(keys, now_ms=self._clock())
+            self._stream.ack([entry_id for batch in committed for entry_id in batch.entry_ids])
+            scopes += keys
+            self._count(committed, letters)
+            letters = []
         return scopes
 
     def close(self) -> None:
         """Close the ledgers."""
         self._ledgers.close()
 
-    def _commit(self, batches: list[_ScopeBatch]) -> list[_ScopeBatch]:
+    def _commit(self, batches: Sequence[_ScopeBatch]) -> list[_ScopeBatch]:
         written = [(batch, ledger) for batch in batches if (ledger := self._apply(batch))]
         disk.flush([ledger for _, ledger in written])
         return [batch for batch, _ in written]
@@ -96,7 +99,7 @@ class Ingest:
         for batch in committed:
             outcomes += batch.outcomes
         if letters:
-            outcomes["dead_lettered"] += len(letters)
+            outcomes["dead_lettered"] = len(letters)
         self._registry.add_totals(dict(outcomes))
         _log.info("batch.committed", n_scopes=len(committed), **outcomes)
 

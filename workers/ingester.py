@@ -24,7 +24,7 @@ from pipeline.settings import Settings
 from pipeline.shards import Shards, require_usable
 from pipeline.stream import Claim, Entry, TurnStream, connect, server_url
 from workers import app as doorbells
-from workers.limits import raise_open_files
+from workers.limits import ledgers_at_once
 
 _READ_ENTRIES = 500
 """Entries of one reply: they are all in memory before their size is known."""
@@ -44,7 +44,6 @@ def run(settings: Settings, *, name: str) -> None:
     """
     log.configure(settings.log_level, settings.log_format, process=name)
     require_usable(settings.data_dir)
-    raise_open_files()
     url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
     ingester = Ingester(settings, url, name=name, clock=lambda: time.time_ns() // 1_000_000)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -75,7 +74,7 @@ class Ingester:
             self._stream,
             LedgerPool(
                 Shards(settings.data_dir),
-                max_open=settings.ledger.max_open,
+                max_open=ledgers_at_once(settings.ledger.max_open),
                 busy_timeout_ms=settings.ledger.busy_timeout_ms,
             ),
             self._registry,

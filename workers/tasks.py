@@ -54,27 +54,33 @@ class Flow:
 
     def embed_turns(self, scopes: list[str]) -> None:
         """Make every pending turn of these scopes searchable, in batches across scopes."""
-        marks = self.registry.marks(scopes, now_ms=self.clock())
-        active = [self.ledgers.open(Scope.parse(key)) for key in marks]
-        while claimed := self._claim(active):
-            active = list(claimed)
-            self._attempt(claimed)
-        self._settle(marks)
+        for marks in self._marked(scopes):
+            active = [self.ledgers.open(Scope.parse(key)) for key in marks]
+            while claimed := self._claim(active):
+                active = list(claimed)
+                self._attempt(claimed)
+            self._settle(marks)
 
     def summarise_sessions(self, scopes: list[str]) -> None:
         """Summarise sessions that are due in these scopes; what is left over is rung again."""
-        marks = self.registry.marks(scopes, now_ms=self.clock())
-        for key in marks:
-            self.sessions.summarise_due(self.ledgers.open(Scope.parse(key)))
-        self._settle(marks)
+        for marks in self._marked(scopes):
+            for key in marks:
+                self.sessions.summarise_due(self.ledgers.open(Scope.parse(key)))
+            self._settle(marks)
 
     def publish_snapshots(self, scopes: list[str]) -> None:
         """Publish a snapshot of each scope that has outgrown its last, and purge what was forgotten."""
-        marks = self.registry.marks(scopes, now_ms=self.clock())
         for key in scopes:
             ledger = self.ledgers.open(Scope.parse(key))
             self.indexer.publish(ledger, self._status(ledger))
-        self._settle(marks)
+        for marks in self._marked(scopes):
+            self._settle(marks)
+
+    def _marked(self, scopes: list[str]) -> Iterator[dict[str, int]]:
+        """Yield those of the scopes that have work, with their marks, as many as can be open at a time."""
+        marks = self.registry.marks(scopes, now_ms=self.clock())
+        for group in self.ledgers.groups(list(marks.items())):
+            yield dict(group)
 
     def _claim(self, ledgers: list[Ledger]) -> dict[Ledger, list[work.ClaimedTurn]]:
         room = self.settings.claim_turns
@@ -146,7 +152,6 @@ class Flow:
         size = self.settings.doorbell_scopes
         doorbells.ring(self.app, doorbells.SUMMARISE_SESSIONS, sessions_due, scopes_per_task=size)
         doorbells.ring(self.app, doorbells.PUBLISH_SNAPSHOTS, snapshots_due, scopes_per_task=size)
-        self.ledgers.shrink()
 
     def _status(self, ledger: Ledger) -> upkeep.Status:
         return upkeep.status(ledger, idle_ms=self.sessions.idle_ms, settle_ms=self.sessions.settle_ms)

@@ -22,7 +22,7 @@ from pipeline.summarise import ExtractiveInvoker, OpenAIInvoker, Prices, Session
 from workers import tasks
 from workers.app import EMBED_TURNS, PUBLISH_SNAPSHOTS, SUMMARISE_SESSIONS, make_app
 from workers.indexer import Indexer
-from workers.limits import raise_open_files
+from workers.limits import ledgers_at_once
 from workers.liveness import WorkerToken
 from workers.sessions import SessionDesk
 
@@ -43,7 +43,6 @@ def run(settings: Settings, *, name: str, summarises: bool) -> None:
     """
     log.configure(settings.log_level, settings.log_format, process=name)
     require_usable(settings.data_dir)
-    raise_open_files()
     url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
     app = make_app(url, timeout_s=settings.redis.timeout_s)
     tasks.register(app, make_flow(settings, app, name))
@@ -66,7 +65,7 @@ def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
         settings=settings.workers,
         ledgers=LedgerPool(
             Shards(settings.data_dir),
-            max_open=settings.ledger.max_open,
+            max_open=ledgers_at_once(settings.ledger.max_open),
             busy_timeout_ms=settings.ledger.busy_timeout_ms,
         ),
         registry=Registry(settings.data_dir, busy_timeout_ms=settings.ledger.busy_timeout_ms),

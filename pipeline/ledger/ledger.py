@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
 from pipeline.ledger.connection import adopt, connect, create, read_meta, translated
 from pipeline.records import Scope
 from pipeline.shards import Shards
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -93,7 +96,9 @@ class Ledger:
 class LedgerPool:
     """The ledgers one process keeps open, least recently used first to go.
 
-    Why: opening a ledger costs about as much as committing to it, and a platform has thousands of active scopes.
+    Opening one may close another, but never one of the ``max_open`` opened last: work on that many at a time (`groups`).
+
+    Why: opening a ledger costs more than committing to it, and a platform has thousands of active scopes.
     """
 
     def __init__(self, shards: Shards, *, max_open: int, busy_timeout_ms: int = 30_000) -> None:
@@ -115,6 +120,9 @@ class LedgerPool:
             if ledger is not None:
                 self._open.move_to_end(scope)
                 return ledger
+            surplus = [self._open.popitem(last=False)[1] for _ in range(len(self._open) + 1 - self._max_open)]
+        for old in surplus:
+            old.close()
         path = self.shards.ledger_path(scope)
         is_new = not path.exists()
         if is_new:
@@ -126,12 +134,10 @@ class LedgerPool:
             self._open[scope] = ledger
         return ledger
 
-    def shrink(self) -> None:
-        """Close the least recently used ledgers above the limit; call it where no ledger is in use."""
-        with self._lock:
-            surplus = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - self._max_open)]
-        for ledger in surplus:
-            ledger.close()
+    def groups(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """Cut a list with one item per scope into parts whose ledgers can be open at the same time."""
+        for start in range(0, len(items), self._max_open):
+            yield items[start : start + self._max_open]
 
     def discard(self, scope: Scope) -> None:
         """Close one ledger, for example before its folder is removed."""

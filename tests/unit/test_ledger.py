@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import ModelMismatchError, ShardError
-from pipeline.ledger import Ledger, connection, events, sessions, upkeep, work
+from pipeline.ledger import Ledger, LedgerPool, connection, events, sessions, upkeep, work
 from pipeline.ledger.events import Outcome
 from pipeline.ledger.work import NewTrace, TurnWork
 from pipeline.records import Chunk, Event, Scope, ScopeDeleted, SessionClosed, SessionDeleted, Turn, TurnDeleted
+from pipeline.shards import Shards
 
 SCOPE = Scope("user", "u1")
 NOW = 1_700_000_000_000
@@ -286,3 +287,15 @@ def test_session_lines_follow_the_publishers_order(ledger: Ledger) -> None:
         now_ms=NOW,
     )
     assert sessions.lines(ledger, "s1") == [("user", "first"), ("Ann", "second"), ("user", "third")]
+
+
+def test_more_scopes_than_may_be_open_are_worked_on_in_groups(tmp_path: Path) -> None:
+    """A platform has more active scopes than a process may have files."""
+    pool = LedgerPool(Shards(tmp_path), max_open=3)
+    scopes = [Scope("user", f"u{number}") for number in range(8)]
+    for group in pool.groups(scopes):
+        ledgers = [pool.open(scope) for scope in group]
+        for ledger in ledgers:  # all of a group are open at the same time
+            events.apply(ledger, [replace(turn("e1"), scope=ledger.scope)], now_ms=NOW)
+    assert [rows(pool.open(scope), "SELECT count(*) FROM turns") for scope in scopes] == [[(1,)]] * 8
+    pool.close()
