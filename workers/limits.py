@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 
-
 _FILES_PER_LEDGER = 3
 _FILES_KEPT_FREE = 256
 

@@ -57,7 +57,6 @@ class Flow:
         for marks in self._marked(scopes):
             active = [self.ledgers.open(Scope.parse(key)) for key in marks]
             while claimed := self._claim(active):
-                active = list(claimed)
                 self._attempt(claimed)
             self._settle(marks)
 
@@ -82,10 +81,11 @@ class Flow:
         for group in self.ledgers.groups(list(marks.items())):
             yield dict(group)
 
-    def _claim(self, ledgers: list[Ledger]) -> dict[Ledger, list[work.ClaimedTurn]]:
+    def _claim(self, active: list[Ledger]) -> dict[Ledger, list[work.ClaimedTurn]]:
+        """Claim turns from the ledgers in order; one that has none left leaves the list."""
         room = self.settings.claim_turns
         claimed: dict[Ledger, list[work.ClaimedTurn]] = {}
-        for ledger in ledgers:
+        for ledger in list(active):
             turns = work.claim(
                 ledger,
                 self.token.name,
@@ -96,6 +96,8 @@ class Flow:
             if turns:
                 claimed[ledger] = turns
                 room -= len(turns)
+            else:
+                active.remove(ledger)
             if room <= 0:
                 break
         return claimed

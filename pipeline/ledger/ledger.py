@@ -96,7 +96,7 @@ class Ledger:
 class LedgerPool:
     """The ledgers one process keeps open, least recently used first to go.
 
-    Opening one may close another, but never one of the ``max_open`` opened last: work on that many at a time (`groups`).
+    Opening one may close another, but none of the ``max_open`` opened last: work on that many at a time (`groups`).
 
     Why: opening a ledger costs more than committing to it, and a platform has thousands of active scopes.
     """

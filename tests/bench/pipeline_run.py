@@ -82,7 +82,7 @@ def pipeline(*, backend: str, models_dir: Path, warm: bool = True, **environment
             "TURNSTREAM_DATA_DIR": folder,
             "TURNSTREAM_EMBEDDING__BACKEND": backend,
             "TURNSTREAM_EMBEDDING__CACHE_DIR": str(models_dir),
-            "TURNSTREAM_LOG_LEVEL": "warning",
+            "TURNSTREAM_LOG_LEVEL": os.environ.get("BENCH_LOG_LEVEL", "warning"),
             "HF_HUB_OFFLINE": "1",
             **environment,
         }
