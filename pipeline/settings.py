@@ -49,10 +49,11 @@ class StreamSettings(_Group):
     turns: str = Field("turnstream:turns", description="stream of events")
     dead: str = Field("turnstream:dead", description="stream of dead letters")
     group: str = Field("ingest", description="consumer group of the ingesters")
-    batch_entries: Count = Field(20_000, description="most entries read and committed at once")
+    batch_entries: Count = Field(2_000, description="entries committed at once")
+    batch_entries_spread: Count = Field(50_000, description="the same for a backlog spread over many scopes")
     batch_bytes: Count = Field(64 << 20, description="bytes of entries after which a batch is committed")
     block_ms: Count = Field(1_000, description="longest wait for new entries")
-    claim_idle_ms: Count = Field(10_000, description="idle time after which another consumer's entry is claimed")
+    claim_idle_ms: Count = Field(60_000, description="idle time after which another consumer's entry is claimed")
 
 
 class LedgerSettings(_Group):

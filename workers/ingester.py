@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
 import structlog
@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 
 from pipeline import log
 from pipeline.errors import ServerUnreachableError, TransientError
-from pipeline.ingest import Ingest
+from pipeline.ingest import Batch, BatchLimits, Ingest
 from pipeline.ledger import LedgerPool
 from pipeline.registry import Registry
 from pipeline.settings import Settings
@@ -80,6 +80,9 @@ class Ingester:
             self._registry,
             clock=clock,
         )
+        self._limits = BatchLimits(
+            n_entries=names.batch_entries, n_entries_spread=names.batch_entries_spread, n_bytes=names.batch_bytes
+        )
         self._stopping = False
         self._next_upkeep = 0.0
 
@@ -100,7 +103,7 @@ class Ingester:
             try:
                 if not resumed:
                     self._stream.ensure_group()
-                    self._take_up_own_pending()
+                    self._ingest_all(self._own_pending())
                     resumed = True
                 self._step()
             except ServerUnreachableError as error:
@@ -112,48 +115,49 @@ class Ingester:
                 time.sleep(1.0)
 
     def _step(self) -> None:
-        entries = self._read_batch()
-        if entries:
-            self._apply(entries)
+        self._ingest_all(self._new_entries())
         if time.monotonic() >= self._next_upkeep:
             self._next_upkeep = time.monotonic() + min(_UPKEEP_EVERY_S, self._settings.workers.sweep_every_s)
             self._upkeep()
 
-    def _read_batch(self) -> list[Entry]:
-        """Wait for entries, then take what has piled up: the further behind, the more turns share a commit."""
-        names = self._settings.stream
-        entries = self._stream.read(self._name, count=_READ_ENTRIES, block_ms=names.block_ms)
-        n_bytes = n_read = 0
-        while entries and len(entries) < names.batch_entries:
-            n_bytes += sum(len(entry.raw or b"") for entry in entries[n_read:])
-            n_read = len(entries)
-            if n_bytes >= names.batch_bytes or n_read % _READ_ENTRIES:
-                break
-            more = self._stream.read(self._name, count=_READ_ENTRIES, block_ms=_NO_WAIT_MS)
-            if not more:
-                break
-            entries += more
-        return entries
+    def _ingest_all(self, replies: Iterable[list[Entry]]) -> None:
+        """Commit replies in batches, and ring for each part of one as soon as it is committed."""
+        batch = Batch()
+        for entries in replies:
+            batch.add(entries)
+            if batch.is_full(self._limits):
+                self._commit(batch)
+                batch = Batch()
+        if batch.n_entries:
+            self._commit(batch)
 
-    def _apply(self, entries: list[Entry]) -> None:
-        self._ring(doorbells.EMBED_TURNS, self._ingest.batch(entries))
+    def _commit(self, batch: Batch) -> None:
+        for scopes in self._ingest.commit(batch):
+            self._ring(doorbells.EMBED_TURNS, scopes)
 
-    def _take_up_own_pending(self) -> None:
+    def _new_entries(self) -> Iterator[list[Entry]]:
+        """Wait for entries, then yield what has piled up, for one batch at the most."""
+        wait_ms, n_entries = self._settings.stream.block_ms, 0
+        while n_entries < self._limits.n_entries_spread:
+            entries = self._stream.read(self._name, count=_READ_ENTRIES, block_ms=wait_ms)
+            if not entries:
+                return
+            yield entries
+            wait_ms, n_entries = _NO_WAIT_MS, n_entries + len(entries)
+
+    def _own_pending(self) -> Iterator[list[Entry]]:
         after = "0"
-        while entries := self._stream.read_own_pending(
-            self._name, count=self._settings.stream.batch_entries, after=after
-        ):
-            self._apply(entries)
+        while entries := self._stream.read_own_pending(self._name, count=_READ_ENTRIES, after=after):
+            yield entries
             after = entries[-1].id
 
     def _upkeep(self) -> None:
         names = self._settings.stream
-        claim: Claim = self._stream.claim(self._name, min_idle_ms=names.claim_idle_ms, count=names.batch_entries)
+        claim: Claim = self._stream.claim(self._name, min_idle_ms=names.claim_idle_ms, count=_READ_ENTRIES)
         if claim.deleted:
             _log.error("entries.lost", n_entries=len(claim.deleted), first=claim.deleted[0])
             self._registry.add_totals({"lost_before_ingest": len(claim.deleted)})
-        if claim.entries:
-            self._apply(claim.entries)
+        self._ingest_all([claim.entries])
         self._sweep()
         self._stream.trim()
         self._stream.remove_idle_consumers(_FORGET_CONSUMERS_AFTER_MS)

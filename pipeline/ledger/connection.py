@@ -90,8 +90,11 @@ def require_scope(connection: apsw.Connection, path: Path, scope: Scope) -> None
     """
     with translated(path):
         meta = read_meta(connection)
-    if not meta:
-        return  # made a moment ago, and empty: whoever made it is about to write the scope
+    if meta:  # else it was made a moment ago, and is empty: whoever made it is about to write the scope
+        _require_same(meta, path, scope)
+
+
+def _require_same(meta: dict[str, str], path: Path, scope: Scope) -> None:
     if meta.get("scope") != scope.key:
         raise ShardError(f"{path} belongs to another scope; was a folder moved by hand? Move it back or restore it")
     if meta.get("format") != str(FORMAT):
@@ -105,11 +108,13 @@ def adopt(connection: apsw.Connection, path: Path, scope: Scope) -> None:
         ShardError: it is another scope's.
     """
     with translated(path):
-        if not read_meta(connection):
+        meta = read_meta(connection)
+        if not meta:
             connection.execute(
                 "INSERT OR IGNORE INTO meta VALUES ('scope', ?), ('format', ?)", (scope.key, str(FORMAT))
             )
-    require_scope(connection, path, scope)
+            meta = read_meta(connection)
+    _require_same(meta, path, scope)
 
 
 @contextmanager
