@@ -1,0 +1,118 @@
+"""What a retrieve costs, query embedding included, as a ratio to embedding the query and one bare FAISS search.
+
+Both are measured in one process, query by query and in changing order, so that a busy machine is busy for both.
+The bare search asks the scope's own published index for the ten nearest: what the cheapest possible reader would do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from filled import QUESTIONS, SCOPE, fill, time_of
+from pipeline_run import report
+
+from pipeline import log
+from pipeline.embed import Embedder, load_embedder
+from pipeline.shards import Shards
+from retrieval import Memory, open_memory
+
+PARTS = ("embedding_ms", "stage1_ms", "vector_ms", "scoring_ms")
+
+
+def bench(n_traces: int, embedder: Embedder, n_rounds: int) -> None:
+    """Fill a scope and ask it, with and without a range of time."""
+    with tempfile.TemporaryDirectory(prefix="turnstream-bench-") as folder:
+        started = time.perf_counter()
+        fill(Path(folder), n_traces, embedder)
+        filled_s = round(time.perf_counter() - started, 1)
+        memory = open_memory(folder, embedder=embedder)
+        index = _published_index(Path(folder))
+        middle = time_of(n_traces // 2)
+        for name, limits in (
+            ("any_time", {}),
+            ("after_half", {"after": middle}),
+            ("before_half", {"before": middle}),
+        ):
+            report(
+                "retrieve",
+                n_traces=n_traces,
+                asked=name,
+                filled_s=filled_s,
+                load=os.getloadavg()[0],
+                **_ask(memory, embedder, index, limits, n_rounds),
+            )
+        memory.close()
+
+
+def _ask(memory: Memory, embedder: Embedder, index: Any, limits: dict[str, float], n_rounds: int) -> dict[str, Any]:
+    retrieve_ms, bare_ms, parts, n_hits = [], [], [], []
+    for number in range(-1, n_rounds):
+        for place, question in enumerate(QUESTIONS):
+            retrieved: list[Any] = []
+
+            def retrieve(question: str = question, retrieved: list[Any] = retrieved) -> None:
+                retrieved.append(memory.retrieve(question, SCOPE, **limits))
+
+            def bare(question: str = question) -> None:
+                index.search(embedder.embed([question]), 10)
+
+            calls = [retrieve, bare] if (number + place) % 2 else [bare, retrieve]
+            taken = {call: _milliseconds(call) for call in calls}
+            if number >= 0:  # the first round warms up
+                retrieve_ms.append(taken[retrieve])
+                bare_ms.append(taken[bare])
+                diagnostics = retrieved[0].diagnostics
+                known = [getattr(diagnostics, part) for part in PARTS]
+                parts.append([*known, diagnostics.total_ms - sum(known), taken[retrieve] - diagnostics.total_ms])
+                n_hits.append(len(retrieved[0].hits))
+    medians = np.median(np.array(parts), axis=0).round(3).tolist()
+    retrieve_p50, retrieve_p95 = np.percentile(retrieve_ms, [50, 95])
+    bare_p50, bare_p95 = np.percentile(bare_ms, [50, 95])
+    return {
+        "n_queries": len(retrieve_ms),
+        "n_hits_mean": round(float(np.mean(n_hits)), 1),
+        "ratio": round(float(retrieve_p50 / bare_p50), 3),
+        "ratio_p95": round(float(retrieve_p95 / bare_p95), 3),
+        "p50_ms": round(float(retrieve_p50), 3),
+        "p95_ms": round(float(retrieve_p95), 3),
+        "bare_p50_ms": round(float(bare_p50), 3),
+        "bare_p95_ms": round(float(bare_p95), 3),
+        "parts_ms": dict(zip([*PARTS, "between_ms", "neighbours_and_hits_ms"], medians, strict=True)),
+    }
+
+
+def _milliseconds(call: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - started)
+
+
+def _published_index(data_dir: Path) -> Any:
+    (path,) = Shards(data_dir).folder(SCOPE).glob("traces.*.faiss")
+    return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models-dir", type=Path, default=Path(".pytest_cache/d/models"))
+    parser.add_argument("--traces", type=int, nargs="*", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--rounds", type=int, default=14)
+    chosen = parser.parse_args()
+    log.configure("warning", "console")
+    embedder = load_embedder(
+        model="all-MiniLM-L6-v2", backend="onnx-int8", models_dir=chosen.models_dir, n_threads=1, batch_tokens=4096
+    )
+    for n_traces in chosen.traces:
+        bench(n_traces, embedder, chosen.rounds)
+
+
+if __name__ == "__main__":
+    main()
