@@ -25,6 +25,7 @@ from pipeline.shards import LEDGER_FILE, Shards
 from retrieval.connections import Connections
 from retrieval.fork_gate import ForkGate
 from retrieval.trace_search import Generation, Nearest, TraceSearch
+from retrieval.trace_times import TraceTimes
 
 Neighbours = dict[int, tuple[tuple[TurnRow, ...], tuple[TurnRow, ...]]]
 
@@ -44,6 +45,7 @@ class ShardReader:
         self.scope = scope
         self.connections = Connections(folder / LEDGER_FILE, scope, busy_timeout_ms=busy_timeout_ms)
         self.trace_search = TraceSearch(folder)
+        self.trace_times = TraceTimes()
         self.summary_cache = SummaryCache()
 
     @contextmanager
@@ -87,7 +89,7 @@ class View:
             return Nearest([], np.empty(0, dtype=np.float32))
         allowed = None
         if after_ms is not None or before_ms is not None:
-            allowed = reads.trace_ids_between(self.connection, after_ms, before_ms)
+            allowed = self._reader.trace_times.between(self.connection, after_ms, before_ms)
         return self._reader.trace_search.nearest(
             self.connection, self._generation, query, k, model_key=self._model_key, allowed=allowed
         )

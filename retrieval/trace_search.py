@@ -166,7 +166,7 @@ class _Search:
         self._allowed = allowed
         self._tail_ids, tail_vectors = known.tail.ids, known.tail.vectors
         if allowed is not None:
-            is_allowed = np.isin(self._tail_ids, allowed, assume_unique=True)
+            is_allowed = is_among(self._tail_ids, allowed)
             self._tail_ids, tail_vectors = self._tail_ids[is_allowed], tail_vectors[is_allowed]
         self._tail_scores: Scores = tail_vectors @ query
         self._rows: dict[int, TraceRow] = {}
@@ -187,7 +187,10 @@ class _Search:
         return [], np.empty(0, dtype=np.float32)
 
     def _candidates(self, width: int) -> tuple[Scores, Ids, bool]:
-        """Give the ``width`` nearest of snapshot and tail, and whether the snapshot gave all it should."""
+        """Give the ``width`` nearest of snapshot and tail, and whether the snapshot gave all it should.
+
+        Among allowed ids all of an index is looked at; what it then does not give was forgotten.
+        """
         if self._snapshot is None:
             return *_best(self._tail_scores, self._tail_ids, width), True
         n_known = self._snapshot.count
@@ -197,14 +200,13 @@ class _Search:
         if wanted == 0:
             return *_best(self._tail_scores, self._tail_ids, width), True
         scores, ids = self._snapshot.search(self._query, wanted, allowed_ids=self._allowed)
-        is_complete = len(ids) >= wanted
+        is_complete = self._allowed is not None or len(ids) >= wanted
         return *_best(np.concatenate((scores, self._tail_scores)), np.concatenate((ids, self._tail_ids)), width), (
             is_complete
         )
 
     def _scan_ledger(self, width: int) -> tuple[Scores, Ids]:
-        ids = reads.trace_ids_between(self._connection, None, None) if self._allowed is None else self._allowed
-        ids = ids[: int(np.searchsorted(ids, self._watermark, side="right"))]
+        ids = reads.trace_ids_up_to(self._connection, self._watermark)
         scores, best_ids = self._tail_scores, self._tail_ids
         for start in range(0, len(ids), _SCAN_BLOCK):
             block = ids[start : start + _SCAN_BLOCK]
@@ -219,6 +221,14 @@ class _Search:
         self._looked_up.update(new)
         for row in reads.traces(self._connection, np.array(new, dtype=np.int64)):
             self._rows[row.trace_id] = row
+
+
+def is_among(ids: Ids, allowed: Ids) -> npt.NDArray[np.bool_]:
+    """Tell which ids are allowed; both ascending. Why not ``isin``: it costs by the many, not by the few."""
+    if not allowed.size:
+        return np.zeros(len(ids), dtype=np.bool_)
+    places = np.searchsorted(allowed, ids).clip(max=len(allowed) - 1)
+    return np.asarray(allowed[places] == ids)
 
 
 def _best(scores: Scores, ids: Ids, k: int) -> tuple[Scores, Ids]:

@@ -20,8 +20,6 @@ from pipeline.errors import ShardError
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
 
-_FIRST_MS, _LAST_MS = -(1 << 62), 1 << 62
-
 
 class TraceRow(NamedTuple):
     """A trace with its turn's fields but not its text, which may be large."""
@@ -148,13 +146,23 @@ def vectors_of(connection: apsw.Connection, trace_ids: Ids, dimension: int) -> t
     return _ids_and_vectors(rows, dimension)
 
 
-def trace_ids_between(connection: apsw.Connection, after_ms: int | None, before_ms: int | None) -> Ids:
-    """List, ascending, the traces of turns said between two times, both included; None leaves an end open."""
+def trace_times_above(connection: apsw.Connection, trace_id: int) -> tuple[Ids, Ids]:
+    """Fetch the ids (ascending) of the traces above a watermark, and when their turns were said (epoch ms)."""
     rows = connection.execute(
-        "SELECT trace_id FROM turns CROSS JOIN traces USING (turn_offset) WHERE timestamp_ms BETWEEN ? AND ?",
-        (_FIRST_MS if after_ms is None else after_ms, _LAST_MS if before_ms is None else before_ms),
+        "SELECT trace_id, timestamp_ms FROM traces CROSS JOIN turns USING (turn_offset) WHERE trace_id > ?"
+        " ORDER BY trace_id",
+        (trace_id,),
     ).fetchall()
-    return np.sort(np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows)))
+    both = np.array(rows, dtype=np.int64).reshape(len(rows), 2)
+    return both[:, 0].copy(), both[:, 1].copy()
+
+
+def trace_ids_up_to(connection: apsw.Connection, trace_id: int) -> Ids:
+    """List, ascending, the traces up to a watermark, itself included."""
+    rows = connection.execute(
+        "SELECT trace_id FROM traces WHERE trace_id <= ? ORDER BY trace_id", (trace_id,)
+    ).fetchall()
+    return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
 
 
 def last_trace_id(connection: apsw.Connection) -> int:

@@ -1,4 +1,4 @@
-"""A long backfill through the command line: whether it slows down, and whether anybody's memory grows, as it goes on."""
+"""A long backfill through the command line: whether it slows down, or anybody's memory grows, as it goes on."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def _n_traces(ledger: Path) -> int:
 def _resident(running: Running, child: subprocess.Popen[bytes]) -> dict[str, int]:
     """Give the resident megabytes of the pipeline's processes, and of the backfill while there is one."""
     found = {}
-    for process in [*psutil.Process(running.process.pid).children(), psutil.Process(child.pid)]:
+    own = [psutil.Process(child.pid)] if child.poll() is None else []
+    for process in [*psutil.Process(running.process.pid).children(), *own]:
         try:
             line, used = " ".join(process.cmdline()), process.memory_info().rss >> 20
         except psutil.NoSuchProcess:

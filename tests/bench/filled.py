@@ -43,8 +43,8 @@ QUESTIONS = (
     "Before we book anything: what did the children say they wanted to do during the summer holiday by the lake?",
     "She told me about two job offers. What was the difference between them, and which one did she take in the end?",
     (
-        "We talked about moving to another town several times: what spoke for it, what spoke against it, who had a flat "
-        "in view, and did we agree on a date by which we wanted to decide?"
+        "We talked about moving to another town several times: what spoke for it, what spoke against it, and did "
+        "we agree on a date by which we wanted to decide?"
     ),
 )
 

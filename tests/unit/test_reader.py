@@ -19,7 +19,7 @@ from pipeline.records import Scope, SessionDeleted, Turn, TurnDeleted
 from pipeline.shards import Shards
 from retrieval.reader import ShardReaders
 from retrieval.tail import Tail
-from retrieval.trace_search import Nearest
+from retrieval.trace_search import Nearest, is_among
 from tests.fakes import FakeEmbedder
 from tests.ledgers import open_ledger, publish_snapshot, remember, summarise, turn
 
@@ -150,6 +150,31 @@ def test_both_ends_of_a_time_range_filter_inside_the_search(shards, readers, emb
     assert len(found(readers, embedder, "wanted", 100, before_ms=at - 1)) == 40
     assert set(found(readers, embedder, "wanted", 100, after_ms=at + 9_000)) >= {"t9"}
     assert found(readers, embedder, "wanted", 5, after_ms=at + 10**9) == []
+
+
+@pytest.mark.parametrize("flat_max", [50_000, 100])
+def test_a_time_range_follows_commits_edits_and_forgetting(shards, readers, embedder, flat_max) -> None:
+    """The times a reader keeps in memory are not the last word: what is forgotten or moved stays out."""
+    remember(shards, SCOPE, turns(0, 600), embedder)
+    publish_snapshot(shards, SCOPE, embedder, flat_max=flat_max)
+    last_five = {"after_ms": 1_600_000_595_000}
+    assert sorted(found(readers, embedder, **last_five)) == ["t595", "t596", "t597", "t598", "t599"]
+    moved = turn(SCOPE, "moved", "ant", turn_id="t597", revision=1, at=1.5e9)
+    remember(shards, SCOPE, [*forget("t596"), moved, *turns(600, 602)], embedder)
+    expected = ["t595", "t598", "t599", "t600", "t601"]
+    assert sorted(found(readers, embedder, **last_five)) == expected
+    publish_snapshot(shards, SCOPE, embedder, flat_max=flat_max)
+    assert sorted(found(readers, embedder, **last_five)) == expected
+    assert found(readers, embedder, before_ms=1_500_000_000_000) == ["t597"]
+
+
+@settings(max_examples=60)
+@given(st.sets(st.integers(0, 300)), st.sets(st.integers(0, 300)))
+def test_membership_is_that_of_sets(ids: set[int], allowed: set[int]) -> None:
+    """Both ends of a sorted list, and an empty one, are where a search by halves goes wrong."""
+    some = np.array(sorted(ids), dtype=np.int64)
+    kept = some[is_among(some, np.array(sorted(allowed), dtype=np.int64))]
+    assert set(kept.tolist()) == ids & allowed
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "missing", "manifest"])
