@@ -35,7 +35,9 @@ def remember(shards: Shards, scope: Scope, published: Sequence[Event], embedder:
     with closing(open_ledger(shards, scope)) as ledger:
         events.apply(ledger, published, now_ms=NOW_MS)
         while True:
-            claimed = work.claim(ledger, WORKER, limit=100_000, max_attempts=3, is_alive=lambda _: True)
+            claimed = work.claim(
+                ledger, WORKER, limit=100_000, max_attempts=3, is_alive=lambda _: True, model_key=embedder.model_key
+            )
             if not claimed:
                 return
             vectors = embedder.embed([turn.content for turn in claimed])

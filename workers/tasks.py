@@ -3,12 +3,15 @@
 Each task is a doorbell: it carries scope keys, and reads in the ledgers what is to be done. Ringing twice does
 nothing the second time; a lost ring is made good by the ingester's sweeper. Whatever a task was doing when it was
 killed is pending again, with the attempt counted.
+
+A scope that cannot be worked on, because its ledger is damaged, locked or another model's, is left for the next ring;
+the other scopes of its doorbell go on.
 """
 
 from __future__ import annotations
 
 import faulthandler
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +20,7 @@ from typing import Any
 import numpy as np
 import structlog
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from pipeline import cognition
 from pipeline.chunk import Chunker
@@ -53,27 +57,40 @@ class Flow:
     clock: Callable[[], int]
 
     def embed_turns(self, scopes: list[str]) -> None:
-        """Make every pending turn of these scopes searchable, in batches across scopes."""
+        """Make every pending turn of these scopes searchable, in batches across scopes.
+
+        Turns tried before come last, each alone: whichever of them fails, no other is counted with it.
+        """
         for marks in self._marked(scopes):
-            active = [self.ledgers.open(Scope.parse(key)) for key in marks]
-            while claimed := self._claim(active):
-                self._attempt(claimed)
+            ledgers = [ledger for key in marks if (ledger := self._open(key))]
+            for retried in (False, True):
+                active = list(ledgers)
+                while claimed := self._claim(active, retried=retried):
+                    self._attempt(claimed, active)
             self._settle(marks)
 
     def summarise_sessions(self, scopes: list[str]) -> None:
         """Summarise sessions that are due in these scopes; what is left over is rung again."""
         for marks in self._marked(scopes):
             for key in marks:
-                self.sessions.summarise_due(self.ledgers.open(Scope.parse(key)))
+                with _one_scope():
+                    self.sessions.summarise_due(self.ledgers.open(Scope.parse(key)))
             self._settle(marks)
 
     def publish_snapshots(self, scopes: list[str]) -> None:
         """Publish a snapshot of each scope that has outgrown its last, and purge what was forgotten."""
         for key in scopes:
-            ledger = self.ledgers.open(Scope.parse(key))
-            self.indexer.publish(ledger, self._status(ledger))
+            with _one_scope():
+                ledger = self.ledgers.open(Scope.parse(key))
+                self.indexer.publish(ledger, self._status(ledger))
         for marks in self._marked(scopes):
             self._settle(marks)
+
+    def _open(self, key: str) -> Ledger | None:
+        ledger = None
+        with _one_scope():
+            ledger = self.ledgers.open(Scope.parse(key))
+        return ledger
 
     def _marked(self, scopes: list[str]) -> Iterator[dict[str, int]]:
         """Yield those of the scopes that have work, with their marks, as many as can be open at a time."""
@@ -81,18 +98,22 @@ class Flow:
         for group in self.ledgers.groups(list(marks.items())):
             yield dict(group)
 
-    def _claim(self, active: list[Ledger]) -> dict[Ledger, list[work.ClaimedTurn]]:
-        """Claim turns from the ledgers in order; one that has none left leaves the list."""
-        room = self.settings.claim_turns
+    def _claim(self, active: list[Ledger], *, retried: bool) -> dict[Ledger, list[work.ClaimedTurn]]:
+        """Claim turns from the ledgers in order; one that has none left, or refuses, leaves the list."""
+        room = 1 if retried else self.settings.claim_turns
         claimed: dict[Ledger, list[work.ClaimedTurn]] = {}
         for ledger in list(active):
-            turns = work.claim(
-                ledger,
-                self.token.name,
-                limit=room,
-                max_attempts=self.settings.max_attempts,
-                is_alive=self.token.is_alive,
-            )
+            turns: list[work.ClaimedTurn] = []
+            with _one_scope():
+                turns = work.claim(
+                    ledger,
+                    self.token.name,
+                    limit=room,
+                    max_attempts=self.settings.max_attempts,
+                    is_alive=self.token.is_alive,
+                    model_key=self.embedder.model_key,
+                    retried=retried,
+                )
             if turns:
                 claimed[ledger] = turns
                 room -= len(turns)
@@ -102,58 +123,74 @@ class Flow:
                 break
         return claimed
 
-    def _attempt(self, claimed: dict[Ledger, list[work.ClaimedTurn]]) -> None:
+    def _attempt(self, claimed: dict[Ledger, list[work.ClaimedTurn]], active: list[Ledger]) -> None:
         n_chars = sum(len(turn.content) for turns in claimed.values() for turn in turns)
         try:
             with _time_limit(self.settings.turn_timeout_s, n_chars):
-                self._make_searchable(claimed)
+                refused = self._make_searchable(claimed)
         except (TransientError, ConfigError, ShardError) as error:
             self._give_back(claimed, str(error), counted=False)  # the turns are not to blame
             raise
         except Exception as error:  # noqa: BLE001 - the task boundary: anything a turn can cause is counted against it
             _log.warning("attempt.failed", n_turns=sum(map(len, claimed.values())), error=type(error).__name__)
             self._give_back(claimed, f"{type(error).__name__}: {error}", counted=True)
+            return
+        self._give_back(refused, "", counted=False)
+        active[:] = [ledger for ledger in active if ledger not in refused]
 
-    def _make_searchable(self, claimed: dict[Ledger, list[work.ClaimedTurn]]) -> None:
+    def _make_searchable(self, claimed: dict[Ledger, list[work.ClaimedTurn]]) -> list[Ledger]:
+        """Chunk, embed and commit; gives the ledgers that refused the commit."""
         turns = [turn for batch in claimed.values() for turn in batch]
         chunks = self.chunker.chunk_many([turn.content for turn in turns])
         vectors = iter(self.embedder.embed([chunk.text for of_turn in chunks for chunk in of_turn]))
         done = iter([_work_on(turn, of_turn, vectors) for turn, of_turn in zip(turns, chunks, strict=True)])
-        n_searchable = 0
+        n_searchable, refused = 0, list(claimed)
         for ledger, batch in claimed.items():
-            n_searchable += work.commit(
-                ledger,
-                self.token.name,
-                list(islice(done, len(batch))),
-                model_key=self.embedder.model_key,
-                dimension=self.embedder.dimension,
-            )
-        _log.info("turns.made_searchable", n_turns=n_searchable, n_scopes=len(claimed))
+            work_done = list(islice(done, len(batch)))
+            with _one_scope():
+                n_searchable += work.commit(
+                    ledger,
+                    self.token.name,
+                    work_done,
+                    model_key=self.embedder.model_key,
+                    dimension=self.embedder.dimension,
+                )
+                refused.remove(ledger)
+        _log.info("turns.made_searchable", n_turns=n_searchable, n_scopes=len(claimed) - len(refused))
+        return refused
 
-    def _give_back(self, claimed: dict[Ledger, list[work.ClaimedTurn]], failure: str, *, counted: bool) -> None:
-        for ledger in claimed:
-            work.release(
-                ledger, self.token.name, failure=failure, max_attempts=self.settings.max_attempts, counted=counted
-            )
+    def _give_back(self, ledgers: Iterable[Ledger], failure: str, *, counted: bool) -> None:
+        for ledger in ledgers:
+            with _one_scope():
+                work.release(
+                    ledger, self.token.name, failure=failure, max_attempts=self.settings.max_attempts, counted=counted
+                )
 
     def _settle(self, marks: dict[str, int]) -> None:
         """Note what is done, and ring for what follows from it."""
         now_ms = self.clock()
         settled, sessions_due, snapshots_due = [], [], []
         for key, mark in marks.items():
-            ledger = self.ledgers.open(Scope.parse(key))
-            status = self._status(ledger)
-            due_ms = status.next_session_due_ms
-            if status.counts.pending == 0 and status.purge_due is None:
-                settled.append((key, mark, due_ms, status.counts))
-            if due_ms is not None and due_ms <= now_ms:
-                sessions_due.append(key)
-            if self.indexer.is_due(ledger, status):
-                snapshots_due.append(key)
+            with _one_scope():
+                ledger = self.ledgers.open(Scope.parse(key))
+                status = self._status(ledger)
+                is_due = self.indexer.is_due(ledger, status)
+                due_ms = status.next_session_due_ms
+                if status.counts.pending == 0 and status.purge_due is None:
+                    settled.append((key, mark, due_ms, status.counts))
+                if due_ms is not None and due_ms <= now_ms:
+                    sessions_due.append(key)
+                if is_due:
+                    snapshots_due.append(key)
         self.registry.settle(settled)
-        size = self.settings.doorbell_scopes
-        doorbells.ring(self.app, doorbells.SUMMARISE_SESSIONS, sessions_due, scopes_per_task=size)
-        doorbells.ring(self.app, doorbells.PUBLISH_SNAPSHOTS, snapshots_due, scopes_per_task=size)
+        self._ring(doorbells.SUMMARISE_SESSIONS, sessions_due)
+        self._ring(doorbells.PUBLISH_SNAPSHOTS, snapshots_due)
+
+    def _ring(self, task: str, scopes: list[str]) -> None:
+        try:
+            doorbells.ring(self.app, task, scopes, scopes_per_task=self.settings.doorbell_scopes)
+        except OperationalError as error:  # the sweeper rings again
+            _log.warning("doorbell.lost", task=task, n_scopes=len(scopes), error=type(error).__name__)
 
     def _status(self, ledger: Ledger) -> upkeep.Status:
         return upkeep.status(ledger, idle_ms=self.sessions.idle_ms, settle_ms=self.sessions.settle_ms)
@@ -191,6 +228,17 @@ def _work_on(turn: work.ClaimedTurn, chunks: list[Any], vectors: Iterator[np.nda
         for chunk in chunks
     ]
     return work.TurnWork(turn, index_form(turn.content), traces)
+
+
+@contextmanager
+def _one_scope() -> Iterator[None]:
+    """Have a scope's trouble end the work on that scope alone; the sweeper rings for it again."""
+    try:
+        yield
+    except TransientError as error:
+        _log.warning("scope.postponed", reason=str(error))
+    except (ConfigError, ShardError) as error:
+        _log.error("scope.refused", reason=str(error))
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 A claim is written before the work starts and names the worker, so a turn that kills its worker has been counted. The
 claim of a worker that no longer lives is taken back by the next one. After ``max_attempts`` a turn is quarantined
 with its reason. A turn that failed once is from then on claimed alone: its neighbours are not counted with it.
+
+Why the least often tried first: a turn that ends its worker each time would otherwise stand before all others, and
+several chance kills in a row, as when the machine's memory runs out, would all hit the same turn.
 """
 
 from __future__ import annotations
@@ -58,31 +61,43 @@ class TurnWork:
 
 
 def claim(
-    ledger: Ledger, worker: str, *, limit: int, max_attempts: int, is_alive: Callable[[str], bool]
+    ledger: Ledger,
+    worker: str,
+    *,
+    limit: int,
+    max_attempts: int,
+    is_alive: Callable[[str], bool],
+    model_key: str,
+    retried: bool = False,
 ) -> list[ClaimedTurn]:
-    """Take up to ``limit`` pending turns, oldest offset first; a turn tried before is taken alone.
+    """Take up to ``limit`` pending turns that were never tried, oldest offset first.
+
+    Args:
+        ledger: whose turns are taken.
+        worker: who takes them.
+        limit: most turns.
+        max_attempts: attempts after which a turn is quarantined.
+        is_alive: tells whether another worker still works on its claims.
+        model_key: the embedding model they are to be embedded with.
+        retried: take one turn that was tried before instead, the least often tried first.
 
     Raises:
+        ModelMismatchError: the ledger holds another model's vectors; nothing is claimed, no attempt counted.
         ShardError: the ledger is damaged.
         TransientError: the ledger is locked or the disk full.
     """
     if not _has_undone(ledger):
         return []
     with ledger.write() as connection:
-        _take_back_dead_claims(connection, worker, max_attempts, is_alive)
-        offsets = [
-            int(row[0])
-            for row in connection.execute(
-                "SELECT turn_offset FROM turns WHERE state = 0 AND attempts = 0 ORDER BY turn_offset LIMIT ?",
-                (limit,),
-            )
-        ] or [
-            int(row[0])
-            for row in connection.execute(
-                "SELECT turn_offset FROM turns WHERE state = 0 ORDER BY turn_offset LIMIT 1"
-            )
-        ]
-        return [_claim_one(connection, worker, offset) for offset in offsets]
+        _reject_other_model(ledger, connection, model_key)
+        _take_back_claims(connection, worker, max_attempts, is_alive)
+        found = connection.execute(
+            "SELECT turn_offset FROM turns WHERE state = 0 AND attempts > 0 ORDER BY attempts, turn_offset LIMIT 1"
+            if retried
+            else "SELECT turn_offset FROM turns WHERE state = 0 AND attempts = 0 ORDER BY turn_offset LIMIT ?",
+            () if retried else (limit,),
+        ).fetchall()
+        return [_claim_one(connection, worker, int(str(row[0]))) for row in found]
 
 
 def commit(ledger: Ledger, worker: str, done: Sequence[TurnWork], *, model_key: str, dimension: int) -> int:
@@ -130,11 +145,7 @@ def release(ledger: Ledger, worker: str, *, failure: str, max_attempts: int, cou
         if counted:
             _end_claims(connection, worker, failure, max_attempts)
         else:
-            connection.execute(
-                "UPDATE turns SET state = 0, claimed_by = NULL, attempts = attempts - 1"
-                " WHERE state = 1 AND claimed_by = ?",
-                (worker,),
-            )
+            _undo_claims(connection, worker)
 
 
 def requeue(ledger: Ledger, turn_offsets: Sequence[int] | None = None) -> int:
@@ -162,7 +173,12 @@ def require_model(ledger: Ledger, connection: apsw.Connection, model_key: str, d
     row = connection.execute("SELECT value FROM meta WHERE key = 'model_key'").fetchone()
     if row is None:
         connection.execute("INSERT INTO meta VALUES ('model_key', ?), ('dimension', ?)", (model_key, str(dimension)))
-    elif row[0] != model_key:
+    _reject_other_model(ledger, connection, model_key)
+
+
+def _reject_other_model(ledger: Ledger, connection: apsw.Connection, model_key: str) -> None:
+    row = connection.execute("SELECT value FROM meta WHERE key = 'model_key'").fetchone()
+    if row is not None and row[0] != model_key:
         raise ModelMismatchError(
             f"{ledger.path} was written with {row[0]}, the settings name {model_key};"
             " set TURNSTREAM_EMBEDDING__MODEL and __BACKEND back, or backfill into a new data folder"
@@ -184,14 +200,23 @@ def _has_undone(ledger: Ledger) -> bool:
         return connection.execute(_UNDONE).fetchone() is not None
 
 
-def _take_back_dead_claims(
+def _take_back_claims(
     connection: apsw.Connection, worker: str, max_attempts: int, is_alive: Callable[[str], bool]
 ) -> None:
     holders = connection.execute("SELECT DISTINCT claimed_by FROM turns WHERE state = 1").fetchall()
     for holder in [str(row[0]) for row in holders]:
-        # A solo worker does one task at a time: a claim in its own name is left over from a task that was cut off.
-        if holder == worker or not is_alive(holder):
+        if holder == worker:
+            # A worker does one task at a time, and it lives: it could not give these back, say on a full disk.
+            _undo_claims(connection, worker)
+        elif not is_alive(holder):
             _end_claims(connection, holder, _ENDED_DURING_ATTEMPT, max_attempts)
+
+
+def _undo_claims(connection: apsw.Connection, worker: str) -> None:
+    connection.execute(
+        "UPDATE turns SET state = 0, claimed_by = NULL, attempts = attempts - 1 WHERE state = 1 AND claimed_by = ?",
+        (worker,),
+    )
 
 
 def _end_claims(connection: apsw.Connection, worker: str, failure: str, max_attempts: int) -> None:

@@ -68,7 +68,20 @@ def finish(ledger: Ledger, claimed: list[work.ClaimedTurn], worker: str = "w1") 
 
 
 def claim(ledger: Ledger, worker: str = "w1", *, alive: bool = True, limit: int = 10) -> list[work.ClaimedTurn]:
-    return work.claim(ledger, worker, limit=limit, max_attempts=3, is_alive=lambda _: alive)
+    """Claim as a worker does: turns never tried first, then one that was."""
+    for retried in (False, True):
+        claimed = work.claim(
+            ledger,
+            worker,
+            limit=limit,
+            max_attempts=3,
+            is_alive=lambda _: alive,
+            model_key="m",
+            retried=retried,
+        )
+        if claimed:
+            return claimed
+    return []
 
 
 def test_an_event_is_applied_once(ledger: Ledger) -> None:
@@ -195,6 +208,33 @@ def test_a_turn_tried_before_is_claimed_alone(ledger: Ledger) -> None:
     assert len(claim(ledger)) == 4
     work.release(ledger, "w1", failure="boom", max_attempts=3)
     assert len(claim(ledger)) == 1
+
+
+def test_the_least_often_tried_turn_is_tried_next(ledger: Ledger) -> None:
+    """A turn that ends its worker each time holds up nobody, and kills by chance do not all hit one turn."""
+    events.apply(ledger, [turn(f"e{n}") for n in range(3)], now_ms=NOW)
+    claim(ledger, "w0")
+    tried = []
+    for number in range(1, 5):
+        (alone,) = claim(ledger, f"w{number}", alive=False)
+        tried.append((alone.turn_offset, alone.attempts))
+    assert tried == [(1, 2), (2, 2), (3, 2), (1, 3)]
+
+
+def test_claims_a_living_worker_could_not_give_back_count_nothing(ledger: Ledger) -> None:
+    """On a full disk neither the commit nor the release gets through, as often as it is tried."""
+    events.apply(ledger, [turn("e1"), turn("e2")], now_ms=NOW)
+    for _ in range(5):
+        assert [t.attempts for t in claim(ledger)] == [1, 1]
+
+
+def test_nothing_is_claimed_for_another_model(ledger: Ledger) -> None:
+    """Work that cannot be committed is not begun, and no turn is blamed for it."""
+    events.apply(ledger, [turn("e1"), turn("e2")], now_ms=NOW)
+    finish(ledger, claim(ledger, limit=1))
+    with pytest.raises(ModelMismatchError, match="was written with m, the settings name other"):
+        work.claim(ledger, "w1", limit=9, max_attempts=3, is_alive=lambda _: True, model_key="other")
+    assert rows(ledger, "SELECT state, attempts FROM turns ORDER BY turn_offset") == [(2, 1), (0, 0)]
 
 
 def test_a_release_without_blame_counts_nothing(ledger: Ledger) -> None:
