@@ -64,12 +64,18 @@ _SUM = f"SELECT {', '.join(f'ifnull(sum({name}), 0)' for name in _NAMES)} FROM s
 
 
 class Registry:
-    """The registry of one data folder; safe to share between threads."""
+    """The registry of one data folder; safe to share between threads.
 
-    def __init__(self, data_dir: Path, *, busy_timeout_ms: int = 30_000) -> None:
+    Args:
+        data_dir: the data folder.
+        busy_timeout_ms: longest wait for another writer.
+        create: make the file when there is none; False: leave the folder alone and know of no scope.
+    """
+
+    def __init__(self, data_dir: Path, *, busy_timeout_ms: int = 30_000, create: bool = True) -> None:
         self.path = data_dir / FILE
         self._lock = threading.Lock()
-        self._db = _open(self.path, busy_timeout_ms)
+        self._db = _open(self.path, busy_timeout_ms, create=create)
 
     def mark(self, scopes: Iterable[str], *, now_ms: int) -> None:
         """Note that these scopes have new work."""
@@ -172,10 +178,11 @@ class Registry:
                 raise _translated(error, self.path) from error
 
 
-def _open(path: Path, busy_timeout_ms: int) -> apsw.Connection:
+def _open(path: Path, busy_timeout_ms: int, *, create: bool) -> apsw.Connection:
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        connection = apsw.Connection(str(path))
+        if create:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = apsw.Connection(str(path) if create or path.exists() else ":memory:")
         connection.set_busy_timeout(busy_timeout_ms)
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "normal")

@@ -7,13 +7,14 @@ Environment: ``TURNSTREAM_DATA_DIR``, and ``TURNSTREAM_<GROUP>__<NAME>`` for the
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from pipeline.errors import ConfigError
 
@@ -176,6 +177,8 @@ def load_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         lines = [f"{PREFIX}{'__'.join(str(p) for p in e['loc']).upper()}: {e['msg']}" for e in error.errors()]
         raise ConfigError("; ".join(lines) + "; 'turnstream settings' lists every setting") from error
+    except SettingsError as error:  # a whole group as one variable, which is to be JSON
+        raise ConfigError(f"{error}; set {PREFIX}<GROUP>__<NAME> to plain values") from error
 
 
 def _reject_unknown_variables() -> None:
@@ -189,8 +192,10 @@ def _reject_unknown_variables() -> None:
 
 
 def mask_url(url: str) -> str:
-    """Show a server's address without its password."""
+    """Show a server's address without its password, be it before the host or in the query."""
     parts = urlsplit(url)
+    parts = parts._replace(query=re.sub(r"(?<=password=)[^&]*", "***", parts.query))
+    url = urlunsplit(parts)
     if not parts.password:
         return url
     host = parts.netloc.rpartition("@")[2]

@@ -82,14 +82,32 @@ def require_usable(data_dir: Path) -> None:
     Raises:
         ConfigError: it is read-only, belongs to somebody else, or is a network mount, where WAL cannot work.
     """
+    require_folder(data_dir)
     make_private_folder(data_dir)
-    if not os.access(data_dir, os.W_OK | os.X_OK):
-        raise ConfigError(f"{data_dir} cannot be written by this user; set TURNSTREAM_DATA_DIR to a folder that can")
+    probe = data_dir / f".writable.{os.getpid()}"
+    try:  # asking for permission is not enough: a read-only mount, or /proc, grants it to root
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{data_dir} cannot be written ({error.strerror}); set TURNSTREAM_DATA_DIR to a folder that can"
+        ) from error
     kind = _file_system_of(data_dir)
     if kind in _NETWORK_FILE_SYSTEMS:
         raise ConfigError(
             f"{data_dir} lies on a network file system ({kind}); set TURNSTREAM_DATA_DIR to a local disk"
         )
+
+
+def require_folder(path: Path) -> None:
+    """Check that a path is a folder, or could become one; makes nothing.
+
+    Raises:
+        ConfigError: it, or what should hold it, is a file.
+    """
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"{existing} is no folder; set TURNSTREAM_DATA_DIR to a folder, or to one yet to be made")
 
 
 def fsync_folder(folder: Path) -> None:

@@ -135,7 +135,12 @@ def _binary() -> str:
 
 
 def _make_private(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make {folder} ({error.strerror}); set TURNSTREAM_DATA_DIR to a writable folder"
+        ) from error
     facts = folder.lstat()  # the run-time folder may be the shared temporary one, where others can plant links
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
         raise ConfigError(

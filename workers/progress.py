@@ -36,7 +36,7 @@ class Progress:
     """Measures the state of one data folder and its stream."""
 
     def __init__(self, data_dir: Path, stream: TurnStream) -> None:
-        self._registry = Registry(data_dir)
+        self._registry = Registry(data_dir, create=False)
         self._stream = stream
 
     def state(self) -> State:

@@ -20,6 +20,7 @@ from pipeline import log
 from pipeline.errors import ConfigError, PoisonError, ServerUnreachableError, ShardError, TurnstreamError
 from pipeline.records import Scope
 from pipeline.settings import Settings, load_settings
+from pipeline.shards import require_folder
 from pipeline.stream import TurnStream, connect, server_url
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_DAMAGED = 1, 2, 3, 4
@@ -42,9 +43,10 @@ def settings_of(data_dir: Path | None = None, redis_url: str | None = None) -> S
     """Build this command's settings: options win over the environment.
 
     Raises:
-        ConfigError: a value cannot work, or a setting is unknown.
+        ConfigError: a value cannot work, a setting is unknown, or the data folder is a file.
     """
     settings = load_settings(data_dir=data_dir)
+    require_folder(settings.data_dir)
     if redis_url is not None:
         redis = type(settings.redis).model_validate({**settings.redis.model_dump(), "url": redis_url})
         settings = settings.model_copy(update={"redis": redis})
@@ -96,7 +98,7 @@ def exit_codes() -> Iterator[None]:
 
 
 def _code_of(error: TurnstreamError) -> int:
-    if isinstance(error, ServerUnreachableError):
+    if isinstance(error, ServerUnreachableError) or isinstance(error.__cause__, ServerUnreachableError):
         return EXIT_UNREACHABLE
     if isinstance(error, ConfigError | PoisonError):
         return EXIT_USAGE

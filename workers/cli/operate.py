@@ -51,6 +51,7 @@ def server(data_dir: common.DataDir = None) -> None:
     from workers.embedded import EmbeddedServer  # noqa: PLC0415 - for this verb only
 
     settings = common.settings_of(data_dir)
+    require_usable(settings.data_dir)
     command = EmbeddedServer(
         settings.data_dir, durability=settings.redis.durability, memory_bytes=settings.redis.memory_bytes
     ).command()
@@ -204,7 +205,7 @@ def replay_dead_letters(
     ids = letter_ids or [letter.id for letter in stream.dead_letters(count=1_000_000)]
     n_turns = 0
     if not letter_ids:
-        registry = Registry(settings.data_dir)
+        registry = Registry(settings.data_dir, create=False)
         for ledger in _ledgers(settings):
             if n_requeued := requeue(ledger):
                 n_turns += n_requeued
@@ -224,7 +225,7 @@ def drop_dead_letters(
 
 
 def _stats(settings: Settings) -> dict[str, dict[str, Any]]:
-    stream, registry = common.stream_of(settings), Registry(settings.data_dir)
+    stream, registry = common.stream_of(settings), Registry(settings.data_dir, create=False)
     counts = asdict(registry.counts())
     cost = (
         counts["tokens_in"] * settings.summary.usd_per_million_input
@@ -247,7 +248,7 @@ def _letter(settings: Settings, letter_id: str) -> DeadLetter:
 
 def _ledgers(settings: Settings) -> Iterator[Ledger]:
     shards = Shards(settings.data_dir)
-    for key in Registry(settings.data_dir).scopes():
+    for key in Registry(settings.data_dir, create=False).scopes():
         scope = Scope.parse(key)
         if shards.ledger_path(scope).exists():
             ledger = Ledger.open(shards.ledger_path(scope), scope)
