@@ -71,17 +71,12 @@ class RunningPipeline:
         assert self.process is not None
         found = {}
         for child in psutil.Process(self.process.pid).children():
-            line = " ".join(child.cmdline())
-            found[
-                next(
-                    (
-                        kind
-                        for kind in ("ingester", "worker", "valkey")
-                        if f" {kind}" in line or f"{kind}-server" in line
-                    ),
-                    line,
-                )
-            ] = child.pid
+            try:
+                line = " ".join(child.cmdline())
+            except psutil.NoSuchProcess:  # it was killed, and is not started again yet
+                continue
+            kinds = (k for k in ("ingester", "worker", "valkey") if f" {k}" in line or f"{k}-server" in line)
+            found[next(kinds, line)] = child.pid
         return found
 
     def publisher(self) -> Publisher:
