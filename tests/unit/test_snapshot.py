@@ -109,6 +109,21 @@ def test_only_allowed_ids_are_found_and_all_of_them(store, make, tolerance) -> N
     assert np.allclose(scores, unit_vectors(1_000)[(ids - 1) // 2] @ query, atol=tolerance)
 
 
+def test_allowed_ids_may_lie_close_or_far_apart(store) -> None:
+    """A bitmap and a hash set choose the same: the first and last bit, gaps, and ids the index never held."""
+    publish(store)
+    snapshot = store.open("traces", model_key=MODEL)
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.sets(st.integers(0, 90), min_size=1), st.sampled_from([(), (10**15,), (-(2**62),)]))
+    def same_as_sets(near: set[int], far: tuple[int, ...]) -> None:
+        allowed = np.array([*near, *far], dtype=np.int64)
+        _, ids = snapshot.search(unit_vectors(1)[0], 200, allowed_ids=allowed)
+        assert set(ids.tolist()) == near & set(range(1, 81, 2))
+
+    same_as_sets()
+
+
 def test_one_query_gives_flat_results_without_padding(store) -> None:
     """An id of -1 would be looked up in the ledger."""
     publish(store, flat_index(4))
