@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import structlog
@@ -25,6 +26,8 @@ from pipeline.registry import Registry
 from pipeline.stream import DeadLetter, Entry, TurnStream
 
 _ENOUGH_PER_SCOPE = 8
+_COMMIT_THREADS = 4
+"""Making and opening many ledgers is waiting for the disk."""
 _SCOPES_PER_FLUSH = 500
 """Scopes after which what is committed is flushed, acknowledged and handed on."""
 _log = structlog.get_logger()
@@ -103,6 +106,7 @@ class Ingest:
         self._ledgers = ledgers
         self._registry = registry
         self._clock = clock
+        self._threads = ThreadPoolExecutor(_COMMIT_THREADS, thread_name_prefix="commit")
 
     def commit(self, batch: Batch) -> Iterator[list[str]]:
         """Apply, flush, mark, acknowledge, in this order, some scopes at a time.
@@ -122,11 +126,15 @@ class Ingest:
                 yield self._commit(group)
 
     def close(self) -> None:
-        """Close the ledgers."""
+        """End the threads and close the ledgers."""
+        self._threads.shutdown()
         self._ledgers.close()
 
     def _commit(self, shares: Sequence[_Share]) -> list[str]:
-        written = [(share, ledger) for share in shares if (ledger := self._apply(share))]
+        apply_all = self._threads.map if len(shares) > _COMMIT_THREADS else map
+        written = [
+            (share, ledger) for share, ledger in zip(shares, apply_all(self._apply, shares), strict=True) if ledger
+        ]
         disk.flush([ledger for _, ledger in written])
         keys = [share.scope.key for share, _ in written]
         self._registry.mark(keys, now_ms=self._clock())

@@ -76,6 +76,7 @@ class Ingester:
                 Shards(settings.data_dir),
                 max_open=ledgers_at_once(settings.ledger.max_open),
                 busy_timeout_ms=settings.ledger.busy_timeout_ms,
+                is_flushed=True,
             ),
             self._registry,
             clock=clock,

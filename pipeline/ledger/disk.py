@@ -39,7 +39,7 @@ def flush(ledgers: Sequence[Ledger]) -> None:
             f"the disk refused to flush {ledgers[0].path.parent}: {error.strerror}; retry"
         ) from error
     for ledger in ledgers:
-        ledger.is_new = False
+        ledger.note_flushed()
 
 
 def _flush_one(ledger: Ledger) -> None:

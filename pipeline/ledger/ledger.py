@@ -33,16 +33,30 @@ class Ledger:
         """Whether its folder's entry may not be on disk yet."""
 
     @classmethod
-    def open(cls, path: Path, scope: Scope, *, busy_timeout_ms: int = 30_000) -> Ledger:
+    def open(cls, path: Path, scope: Scope, *, busy_timeout_ms: int = 30_000, is_new: bool = False) -> Ledger:
         """Open a ledger for writing; one that was just made becomes this scope's.
+
+        Args:
+            path: the file.
+            scope: whose it is.
+            busy_timeout_ms: longest wait for another writer.
+            is_new: it was just made: nothing of it needs to be on disk before `disk.flush`, and nothing waits for it.
 
         Raises:
             ShardError: it is missing, damaged or another scope's.
             TransientError: another process holds it.
         """
         connection = connect(path, busy_timeout_ms=busy_timeout_ms)
+        if is_new:
+            connection.pragma("synchronous", "off")
         adopt(connection, path, scope)
-        return cls(path, scope, connection)
+        return cls(path, scope, connection, is_new=is_new)
+
+    def note_flushed(self) -> None:
+        """Note that the file and its folder's entry are on disk; from now on SQLite keeps its own order of writes."""
+        if self.is_new:
+            self.connection.pragma("synchronous", "normal")
+            self.is_new = False
 
     @contextmanager
     def write(self) -> Iterator[apsw.Connection]:
@@ -98,11 +112,20 @@ class LedgerPool:
 
     Opening one may close another, but none of the ``max_open`` opened last: work on that many at a time (`groups`).
 
+    Args:
+        shards: where the ledgers are.
+        max_open: how many are kept open.
+        busy_timeout_ms: longest wait for another writer.
+        is_flushed: whether everything written through it is followed by `disk.flush`.
+
     Why: opening a ledger costs more than committing to it, and a platform has thousands of active scopes.
     """
 
-    def __init__(self, shards: Shards, *, max_open: int, busy_timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self, shards: Shards, *, max_open: int, busy_timeout_ms: int = 30_000, is_flushed: bool = False
+    ) -> None:
         self.shards = shards
+        self._is_flushed = is_flushed
         self._max_open = max_open
         self._busy_timeout_ms = busy_timeout_ms
         self._open: OrderedDict[Scope, Ledger] = OrderedDict()
@@ -128,8 +151,7 @@ class LedgerPool:
         if is_new:
             self.shards.create(scope)
             create(path)
-        ledger = Ledger.open(path, scope, busy_timeout_ms=self._busy_timeout_ms)
-        ledger.is_new = is_new
+        ledger = Ledger.open(path, scope, busy_timeout_ms=self._busy_timeout_ms, is_new=is_new and self._is_flushed)
         with self._lock:
             self._open[scope] = ledger
         return ledger

@@ -24,7 +24,9 @@ def bench_locomo(models_dir: Path, n_workers: int) -> None:
     events = [item.event for item in reader("locomo")(LOCOMO) if isinstance(item, Imported)]
     texts = [event.content for event in events if isinstance(event, Turn)]
     bare_before = _bare_rate(texts, models_dir, n_workers)
-    with pipeline(backend="onnx-int8", models_dir=models_dir, TURNSTREAM_WORKERS__N_WORKERS=str(n_workers)) as running:
+    with pipeline(
+        backend="onnx-int8", models_dir=models_dir, TURNSTREAM_WORKERS__N_WORKERS=str(n_workers)
+    ) as running:
         start = time.perf_counter()
         running.publish(events)
         running.wait(n_searchable=len(texts) + 1)

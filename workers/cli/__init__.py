@@ -36,5 +36,6 @@ app.add_typer(operate.dead_letters, name="dead-letters")
 
 def main() -> None:
     """Run the command line."""
+    common.outlive_reader_of_stdout()
     with common.exit_codes():
         app()

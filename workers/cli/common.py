@@ -6,6 +6,7 @@ unreachable, 4 damaged.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -83,6 +84,26 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n")
 
 
+def outlive_reader_of_stdout() -> None:
+    """Drop what is printed after the reader of our output went away (`turnstream … | head`): nothing is wrong."""
+    given = sys.stdout
+    if given is sys.__stdout__ and isinstance(given, io.TextIOWrapper):
+        raw = _UntilReaderLeaves(given.fileno(), "wb", closefd=False)
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(raw), given.encoding, given.errors, line_buffering=given.line_buffering
+        )
+
+
+class _UntilReaderLeaves(io.FileIO):
+    """Why below all buffers: Rich, Click and the interpreter at its exit each make a failure of a broken pipe."""
+
+    def write(self, data: Any) -> int | None:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
 @contextmanager
 def exit_codes() -> Iterator[None]:
     """Turn our errors into a message on stderr and an exit code."""
@@ -91,10 +112,6 @@ def exit_codes() -> Iterator[None]:
     except TurnstreamError as error:
         err.print(f"[bold red]error:[/] {_plain(str(error))}", soft_wrap=True)
         raise SystemExit(_code_of(error)) from error
-    except BrokenPipeError:
-        # The reader of our output went away (`turnstream … | head`): nothing is wrong.
-        sys.stdout = None
-        raise SystemExit(0) from None
 
 
 def _code_of(error: TurnstreamError) -> int:
