@@ -62,7 +62,7 @@ class Flow:
         Turns tried before come last, each alone: whichever of them fails, no other is counted with it.
         """
         for marks in self._marked(scopes):
-            ledgers = [ledger for key in marks if (ledger := self._open(key))]
+            ledgers = self._open(marks)
             for retried in (False, True):
                 active = list(ledgers)
                 while claimed := self._claim(active, retried=retried):
@@ -86,11 +86,12 @@ class Flow:
         for marks in self._marked(scopes):
             self._settle(marks)
 
-    def _open(self, key: str) -> Ledger | None:
-        ledger = None
-        with _one_scope():
-            ledger = self.ledgers.open(Scope.parse(key))
-        return ledger
+    def _open(self, keys: Iterable[str]) -> list[Ledger]:
+        ledgers = []
+        for key in keys:
+            with _one_scope():
+                ledgers.append(self.ledgers.open(Scope.parse(key)))
+        return ledgers
 
     def _marked(self, scopes: list[str]) -> Iterator[dict[str, int]]:
         """Yield those of the scopes that have work, with their marks, as many as can be open at a time."""

@@ -97,7 +97,7 @@ def outlive_reader_of_stdout() -> None:
 class _UntilReaderLeaves(io.FileIO):
     """Why below all buffers: Rich, Click and the interpreter at its exit each make a failure of a broken pipe."""
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
