@@ -92,7 +92,11 @@ def prepare_model(*, model: str, models_dir: Path, backend: str = "onnx-int8") -
 
 
 def install(folder: Path, make: Callable[[Path], None], *, roles: tuple[str, ...]) -> PreparedModel:
-    """Give the whole folder, or let ``make`` fill one beside it and put that in its place."""
+    """Give the whole folder, or let ``make`` fill one beside it and put that in its place.
+
+    Raises:
+        TransientError: what was made is not whole.
+    """
     if prepared := PreparedModel.read(folder, *roles):
         return prepared
     with _locked(folder):

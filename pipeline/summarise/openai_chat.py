@@ -81,7 +81,11 @@ class OpenAIInvoker:
         self._client.close()
 
     def _completion(self, response: Any) -> Completion:
-        """Read a response that may be anything an endpoint came up with."""
+        """Read a response that may be anything an endpoint came up with.
+
+        Raises:
+            SummaryError: it holds no text.
+        """
         try:
             text = response.choices[0].message.content
             usage = response.usage
