@@ -43,7 +43,8 @@ class ShardReader:
 
     def __init__(self, folder: Path, scope: Scope, *, busy_timeout_ms: int = 30_000) -> None:
         self.scope = scope
-        self.connections = Connections(folder / LEDGER_FILE, scope, busy_timeout_ms=busy_timeout_ms)
+        self.path = folder / LEDGER_FILE
+        self.connections = Connections(self.path, scope, busy_timeout_ms=busy_timeout_ms)
         self.trace_search = TraceSearch(folder)
         self.trace_times = TraceTimes()
         self.summary_cache = SummaryCache()
@@ -209,7 +210,8 @@ class ShardReaders:
                 reader.connections.retire()
 
     def _reader(self, scope: Scope) -> ShardReader | None:
-        identity = _identity(self.shards.ledger_path(scope))
+        open_one = self._open.get(scope)
+        identity = _identity(open_one[1].path if open_one else self.shards.ledger_path(scope))
         retired = []
         with self._lock:
             known = self._open.get(scope)

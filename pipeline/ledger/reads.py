@@ -6,6 +6,7 @@ forgotten or edited one. Callers that need several answers about one moment ask 
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class TraceRow(NamedTuple):
     @property
     def tags(self) -> tuple[str, ...]:
         """The turn's tags, its session's first."""
-        return tuple(json.loads(self.tags_json))
+        return _tags(self.tags_json)
 
 
 class TurnRow(NamedTuple):
@@ -87,6 +88,12 @@ class Counts:
     traces: int
     sessions: int
     summaries: int
+
+
+@functools.lru_cache(maxsize=1_024)
+def _tags(tags_json: str) -> tuple[str, ...]:
+    """Parse once what all turns of a session often share."""
+    return tuple(json.loads(tags_json))
 
 
 def traces(connection: apsw.Connection, trace_ids: Ids) -> list[TraceRow]:
