@@ -24,13 +24,16 @@ class Embedder(Protocol):
         model_key: ``id@revision/backend/dimension``: what vectors must agree in to be compared.
         dimension: length of a vector.
         max_tokens: content tokens one forward pass sees, special tokens already subtracted.
-        tokenizer: the model's, neither truncating nor padding.
     """
 
     model_key: str
     dimension: int
     max_tokens: int
-    tokenizer: Tokenizer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Give the model's tokenizer, neither truncating nor padding."""
+        ...
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """Give (n, d) float32, rows L2-normalised, in the order of the texts.
