@@ -17,6 +17,7 @@ import redis
 from pipeline.errors import TransientError
 from pipeline.stream import connect
 from pipeline.stream.connection import translated
+from tests.commands import CommandLine
 
 READY_WITHIN_S = 20
 
@@ -147,3 +148,9 @@ def data_dir(tmp_path: Path) -> Path:
 def models_dir(request: pytest.FixtureRequest) -> Path:
     """Exported models, kept between runs: exporting takes seconds."""
     return Path(request.config.cache.mkdir("models"))
+
+
+@pytest.fixture
+def turnstream(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line in this process, with a word hash for a model."""
+    return CommandLine(monkeypatch, capsys)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ DONE_WITHIN_S = 60.0
 
 @dataclass
 class RunningPipeline:
-    """`turnstream up`; ``redis_url`` None means the embedded server."""
+    """`turnstream up`; ``redis_url`` None means the embedded server, ``log`` None the test's own output."""
 
     data_dir: Path
     redis_url: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
+    log: Path | None = None
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -53,7 +55,10 @@ class RunningPipeline:
 
     def start(self) -> None:
         """Start it, and wait until its server answers."""
-        self.process = subprocess.Popen([sys.executable, "-m", "workers.cli", "up"], env=self.environment)
+        with self.log.open("ab") if self.log else nullcontext() as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "workers.cli", "up"], env=self.environment, stdout=log, stderr=log
+            )
         deadline = time.monotonic() + DONE_WITHIN_S
         while self.run("stats", "--json", check=False).returncode:
             assert self.process.poll() is None, "up ended"
