@@ -72,7 +72,6 @@ class View:
         self.connection = connection
         self._model_key = model_key
         self._generation = generation
-        self._meta = read_meta(connection)
 
     def nearest(
         self, query: Vectors, k: int, *, after_ms: int | None = None, before_ms: int | None = None
@@ -128,10 +127,11 @@ class View:
         return reads.neighbours(self.connection, turn_offsets, n)
 
     def _has_vectors(self, query: Vectors) -> bool:
-        written_by = self._meta.get("model_key")
+        meta = read_meta(self.connection)
+        written_by = meta.get("model_key")
         if written_by is None:
             return False
-        dimension = int(self._meta["dimension"])
+        dimension = int(meta["dimension"])
         if query.shape != (dimension,):
             raise DimensionMismatchError(
                 f"the query vector has shape {query.shape}, the memory of {self._reader.scope} holds vectors of"

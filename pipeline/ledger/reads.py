@@ -107,7 +107,7 @@ def traces(connection: apsw.Connection, trace_ids: Ids) -> list[TraceRow]:
         " CROSS JOIN turns u ON u.turn_offset = t.turn_offset",
         (_array(trace_ids),),
     )
-    return [TraceRow(*row) for row in rows]
+    return list(map(TraceRow._make, rows))
 
 
 def contents(connection: apsw.Connection, turn_offsets: Sequence[int]) -> dict[int, str]:

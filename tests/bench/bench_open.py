@@ -51,12 +51,14 @@ def bench(n_traces: int, models_dir: Path, n_processes: int) -> None:
         runs = [_first_answer(folder, models_dir) for _ in range(n_processes + 1)][1:]
     steps = dict(zip(STEPS, np.median([run[:-1] for run in runs], axis=0).round(1).tolist(), strict=True))
     answers = [sum(run[1:4]) for run in runs]
+    with_import = [sum(run[:4]) for run in runs]
     report(
         "open_to_first_answer",
         n_traces=n_traces,
         n_processes=n_processes,
         median_ms=round(float(np.median(answers)), 1),
         slowest_ms=round(max(answers), 1),
+        with_import_ms=round(float(np.median(with_import)), 1),
         **steps,
         whole_process_ms=round(float(np.median([run[-1] for run in runs])), 1),
         load=os.getloadavg()[0],
