@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from pipeline.errors import Backpressure, ConfigError
+from pipeline.errors import ConfigError
 from pipeline.importers import Imported, Malformed, reader
 from pipeline.publish import Publisher
 from pipeline.records import Scope
@@ -40,13 +39,11 @@ class Backfill:
     Args:
         publisher: where the events go.
         data_dir: where positions are noted.
-        patience_s: longest wait for ingest to catch up before giving up.
     """
 
-    def __init__(self, publisher: Publisher, data_dir: Path, *, patience_s: float = 600.0) -> None:
+    def __init__(self, publisher: Publisher, data_dir: Path) -> None:
         self._publisher = publisher
         self._folder = data_dir / "backfill"
-        self._patience_s = patience_s
 
     def run(
         self, path: Path, form: str, scope: Scope | None, *, restart: bool, on_progress: Callable[[int, int], None]
@@ -72,22 +69,11 @@ class Backfill:
         report = Report(resumed_at=start)
         items = reader(form)(path, scope, start=start)
         while some := list(islice(items, _SLICE_EVENTS)):
-            self._publish(list(_events_of(some, report)))
+            self._publisher.publish_events(item.event for item in _events_of(some, report))
             note.write(some[-1].position)
             on_progress(report.n_published, some[-1].position)
         note.remove()
         return report
-
-    def _publish(self, events: list[Imported]) -> None:
-        deadline = time.monotonic() + self._patience_s
-        while True:
-            try:
-                self._publisher.publish_events(item.event for item in events)
-            except Backpressure:
-                if time.monotonic() > deadline:
-                    raise
-            else:
-                return
 
 
 def _events_of(items: list[Imported | Malformed], report: Report) -> Iterator[Imported]:

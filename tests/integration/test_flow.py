@@ -16,6 +16,7 @@ import pytest
 from pipeline.records import Scope, Turn
 from pipeline.shards import Shards
 from retrieval import open_memory
+from tests import openai_server
 from tests.running import RunningPipeline
 
 LOCOMO = Path(__file__).resolve().parents[3] / "shared" / "data" / "locomo-dev.json"
@@ -221,3 +222,50 @@ def test_locomo_question_finds_its_turn_with_the_default_model(
     memory = pipeline.stats()["memory"]
     assert (memory["turns"], memory["searchable"], memory["sessions"], memory["summarised"]) == (419, 419, 19, 19)
     assert pipeline.stop() == 0
+
+
+def test_two_ingesters_share_the_stream(data_dir: Path) -> None:
+    """What a dead one had taken is claimed by the other; nothing is lost or doubled."""
+    pipeline = RunningPipeline(data_dir, settings={"TURNSTREAM_WORKERS__N_INGESTERS": "2"})
+    pipeline.start()
+    with pipeline.publisher() as publisher:
+        for batch in range(5):
+            publisher.publish_many(turn(f"item {n}", 1000 * batch + n) for n in range(200))
+            os.kill(pipeline.children()["ingester"], signal.SIGKILL)
+            time.sleep(0.3)
+    pipeline.wait()
+    memory = pipeline.stats()["memory"]
+    assert (memory["turns"], memory["searchable"], memory["traces"]) == (1000, 1000, 1000)
+    assert pipeline.stop() == 0
+
+
+def test_an_outage_of_the_summary_model_is_waited_out(data_dir: Path) -> None:
+    """Retrieval goes on, the session is listed as unsummarised, and is summarised once the model is back."""
+    with openai_server.running() as model:
+        model.will(openai_server.failure(500))
+        summaries = {
+            "TURNSTREAM_SUMMARY__INVOKER": "openai",
+            "TURNSTREAM_SUMMARY__BASE_URL": model.base_url,
+            "TURNSTREAM_SUMMARY__API_KEY": "secret-key",
+            "TURNSTREAM_SUMMARY__ATTEMPTS": "1",
+            "TURNSTREAM_SUMMARY__RETRY_AFTER_S": "1",
+            "TURNSTREAM_SUMMARY__USD_PER_MILLION_INPUT": "1000",
+        }
+        pipeline = RunningPipeline(data_dir, settings=summaries)
+        pipeline.start()
+        with pipeline.publisher() as publisher:
+            publisher.publish(turn("We want to see Lisbon", 1))
+            publisher.close_session(ALICE, "s1", timestamp=T0 + 2)
+        pipeline.wait()
+        assert pipeline.retrieve("Lisbon", "user/alice")[0]["text"] == "We want to see Lisbon"
+        assert pipeline.stats()["memory"]["unsummarised"] == 1
+        model.will(openai_server.ok(tokens_in=50, tokens_out=7))
+        deadline = time.monotonic() + 30
+        while pipeline.stats()["memory"]["summarised"] == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        stats = pipeline.stats()
+        assert (stats["memory"]["unsummarised"], stats["memory"]["tokens_in"]) == (0, 50)
+        assert stats["summaries"]["cost_usd"] == pytest.approx(0.05)
+        assert "secret-key" not in pipeline.run("settings").stdout
+        assert pipeline.stop() == 0

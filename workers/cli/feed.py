@@ -48,6 +48,7 @@ def backfill(
     files: Annotated[list[Path], typer.Argument(help="Transcript files.", show_default=False)],
     form: Annotated[str, typer.Option("--format", help=f"One of: {', '.join(FORMATS)}.")],
     scope: common.OptionalScopeKey = None,
+    patience: Annotated[float, typer.Option(min=0, help="Seconds to wait for ingest to catch up.")] = 600.0,
     restart: Annotated[bool, typer.Option(help="Begin at the start even if an earlier run was cut off.")] = False,
     data_dir: common.DataDir = None,
     redis_url: common.RedisUrl = None,
@@ -60,7 +61,7 @@ def backfill(
     if missing:
         raise ConfigError(f"no such file: {', '.join(missing)}")
     reports: dict[str, Report] = {}
-    with _publisher(settings) as publisher, _progress() as progress:
+    with _publisher(settings, backlog_wait_s=patience) as publisher, _progress() as progress:
         job = Backfill(publisher, settings.data_dir)
         for path in files:
             bar = progress.add_task(path.name, total=path.stat().st_size if form == "events" else None, published=0)
@@ -93,9 +94,12 @@ def schema() -> None:
     common.print_json(contract.json_schema())
 
 
-def _publisher(settings: Settings) -> Publisher:
+def _publisher(settings: Settings, *, backlog_wait_s: float = 30.0) -> Publisher:
     return Publisher(
-        common.url_of(settings), timeout_s=settings.redis.timeout_s, attempts=settings.redis.publish_attempts
+        common.url_of(settings),
+        timeout_s=settings.redis.timeout_s,
+        attempts=settings.redis.publish_attempts,
+        backlog_wait_s=backlog_wait_s,
     )
 
 
