@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -53,7 +55,8 @@ class Snapshot:
         if k <= 0 or not len(queries):
             scores, ids = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         else:
-            scores, ids = self._index.search(queries, k, params=self._parameters(allowed_ids))
+            with _own_thread_alone() if len(queries) == 1 else nullcontext():
+                scores, ids = self._index.search(queries, k, params=self._parameters(allowed_ids))
         scores[ids < 0] = -np.inf
         found = int((ids >= 0).sum(axis=1).max(initial=0))
         scores, ids = scores[:, :found], ids[:, :found]
@@ -70,6 +73,23 @@ class Snapshot:
                 sel=selector, nprobe=self._index.nlist
             )
         return faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]  # the same
+
+
+@contextmanager
+def _own_thread_alone() -> Iterator[None]:
+    """Keep FAISS from waking other threads; the setting is this thread's own, and is put back.
+
+    Why: it shares out even the renaming of 90 ids, and the threads it wakes then spin. Measured at 10 000 traces on
+    two cores, a retrieve without its embedding used 16 ms of CPU with them and 7 ms alone.
+    """
+    import faiss  # noqa: PLC0415 - loads its own thread pool
+
+    n_threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(n_threads)
 
 
 def _selector(ids: Ids) -> Any:

@@ -124,6 +124,19 @@ def test_allowed_ids_may_lie_close_or_far_apart(store) -> None:
     same_as_sets()
 
 
+def test_a_search_leaves_the_callers_threads_as_they_were(store) -> None:
+    """A bot may use FAISS, too: its own batches are not to become slower."""
+    publish(store)
+    snapshot = store.open("traces", model_key=MODEL)
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(3)
+    try:
+        snapshot.search(unit_vectors(1)[0], 5)
+        assert faiss.omp_get_max_threads() == 3
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
 def test_one_query_gives_flat_results_without_padding(store) -> None:
     """An id of -1 would be looked up in the ledger."""
     publish(store, flat_index(4))
