@@ -12,11 +12,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 
+from pipeline.errors import ShardError, TransientError
 from pipeline.publish import Publisher
+from pipeline.settings import Settings, load_settings
 from pipeline.stream import server_url
+from workers.cli import common, operate
+from workers.progress import Progress
 
 DONE_WITHIN_S = 60.0
 
@@ -59,11 +64,29 @@ class RunningPipeline:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "workers.cli", "up"], env=self.environment, stdout=log, stderr=log
             )
+        self.wait_for_server()
+
+    def wait_for_server(self) -> None:
+        """Wait until its server answers."""
         deadline = time.monotonic() + DONE_WITHIN_S
-        while self.run("stats", "--json", check=False).returncode:
-            assert self.process.poll() is None, "up ended"
-            assert time.monotonic() < deadline, "the server does not answer"
-            time.sleep(0.1)
+        while True:
+            try:
+                self.progress().state()
+            except (TransientError, ShardError):
+                assert self.process is None or self.process.poll() is None, "up ended"
+                assert time.monotonic() < deadline, "the server does not answer"
+                time.sleep(0.05)
+            else:
+                return
+
+    def effective(self) -> Settings:
+        """The settings that its commands see."""
+        with mock.patch.dict(os.environ, self.environment, clear=True):
+            return load_settings()
+
+    def progress(self) -> Progress:
+        """How far it is, asked in this process: a command of its own takes a second."""
+        return Progress(self.data_dir, common.stream_of(self.effective()))
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to end; gives its exit code."""
@@ -102,9 +125,17 @@ class RunningPipeline:
         assert not check or done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def wait(self) -> None:
-        """Wait until everything published is searchable and every closed session summarised."""
-        self.run("wait", "--timeout", str(DONE_WITHIN_S))
+    def wait(self, timeout_s: float = DONE_WITHIN_S) -> None:
+        """Wait as the verb does, in this process: until all is searchable and every closed session summarised."""
+        deadline, progress = time.monotonic() + timeout_s, self.progress()
+        while True:
+            try:
+                if not (state := progress.state()).is_waiting:
+                    return
+            except TransientError as error:  # its server is being started again
+                state = error
+            assert time.monotonic() < deadline, f"not done: {state}"
+            time.sleep(0.05)
 
     def retrieve(self, query: str, scope: str, *arguments: str) -> list[dict[str, Any]]:
         """Ask in a process of its own."""
@@ -114,6 +145,5 @@ class RunningPipeline:
         return hits
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """What happened to every event."""
-        values: dict[str, dict[str, Any]] = json.loads(self.run("stats", "--json").stdout)
-        return values
+        """What happened to every event, as `turnstream stats --json` prints it."""
+        return operate.statistics(self.effective())

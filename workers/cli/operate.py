@@ -103,7 +103,7 @@ def wait(
 def stats(data_dir: common.DataDir = None, redis_url: common.RedisUrl = None, as_json: common.AsJson = False) -> None:
     """Show what happened to every event, what is waiting, and what is set aside."""
     settings = common.settings_of(data_dir, redis_url)
-    values = _stats(settings)
+    values = statistics(settings)
     if as_json:
         common.print_json(values)
         return
@@ -224,7 +224,8 @@ def drop_dead_letters(
     common.out.print(f"{stream.drop(letter_ids)} dropped")
 
 
-def _stats(settings: Settings) -> dict[str, dict[str, Any]]:
+def statistics(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Gather what `stats` shows."""
     stream, registry = common.stream_of(settings), Registry(settings.data_dir, create=False)
     counts = asdict(registry.counts())
     cost = (
