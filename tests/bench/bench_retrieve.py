@@ -2,6 +2,7 @@
 
 Both are measured in one process, query by query and in changing order, so that a busy machine is busy for both.
 The bare search asks the scope's own published index for the ten nearest: what the cheapest possible reader would do.
+FAISS keeps to one thread for both (building the index here has seen to that), as a retrieve does in any process.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from pipeline_run import sentences
 
 from pipeline.embed import Embedder
 from pipeline.embed.pooling import normalise
+from pipeline.ledger import sessions
 from pipeline.ledger.reads import Vectors
 from pipeline.records import Scope, Turn
 from pipeline.shards import Shards
@@ -73,9 +75,7 @@ def fill(data_dir: Path, n_traces: int, embedder: Embedder, *, n_tail: int = 400
     if n_known:
         ledgers.publish_snapshot(shards, SCOPE, in_order)
     ledgers.remember(shards, SCOPE, turns[n_known:], in_order)
-    centres = _InOrder(embedder.model_key, _centres(vectors))
-    for first in turns[::TURNS_PER_SESSION]:
-        ledgers.summarise(shards, SCOPE, first.session_id, first.content, centres)
+    _summarise(shards, turns[::TURNS_PER_SESSION], vectors, embedder.model_key)
 
 
 def time_of(number: int) -> float:
@@ -106,6 +106,10 @@ def _wandering(real: Vectors, n: int) -> Vectors:
     return np.asarray(normalise(strayed), np.float32)
 
 
-def _centres(vectors: Vectors) -> Vectors:
-    starts = np.arange(0, len(vectors), TURNS_PER_SESSION)
-    return normalise(np.add.reduceat(vectors, starts, axis=0))
+def _summarise(shards: Shards, first_turns: Sequence[Turn], vectors: Vectors, model_key: str) -> None:
+    """Give every session a summary that lies in the middle of its turns."""
+    centres = normalise(np.add.reduceat(vectors, np.arange(0, len(vectors), TURNS_PER_SESSION), axis=0))
+    with closing(ledgers.open_ledger(shards, SCOPE)) as ledger:
+        for turn, centre in zip(first_turns, centres, strict=True):
+            summary = sessions.NewSummary(turn.session_id, turn.content, "digest", "model", centre)
+            sessions.put_summary(ledger, summary, now_ms=ledgers.NOW_MS, model_key=model_key)
