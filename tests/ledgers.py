@@ -52,7 +52,9 @@ def summarise(shards: Shards, scope: Scope, session_id: str, text: str, embedder
         sessions.put_summary(ledger, summary, now_ms=NOW_MS, model_key=embedder.model_key)
 
 
-def publish_snapshot(shards: Shards, scope: Scope, embedder: QueryEmbedder, *, flat_max: int = 50_000) -> Path:
+def publish_snapshot(
+    shards: Shards, scope: Scope, embedder: QueryEmbedder, *, flat_max: int = 50_000, min_recall: float = 0.5
+) -> Path:
     """Publish what the ledger holds now; give the file of the generation."""
     with closing(open_ledger(shards, scope)) as ledger, ledger.read() as connection:
         ids, vectors = reads.vectors_above(connection, 0, embedder.dimension)
@@ -60,7 +62,7 @@ def publish_snapshot(shards: Shards, scope: Scope, embedder: QueryEmbedder, *, f
     folder = shards.folder(scope)
     manifest = SnapshotStore(folder).publish(
         "traces",
-        index=build(ids, vectors, flat_max=flat_max, min_recall=0.5),
+        index=build(ids, vectors, flat_max=flat_max, min_recall=min_recall),
         watermark=watermark,
         model_key=embedder.model_key,
         dimension=embedder.dimension,

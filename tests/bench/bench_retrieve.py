@@ -79,6 +79,8 @@ def _ask(memory: Memory, embedder: Embedder, index: Any, limits: dict[str, float
     bare_p50, bare_p95 = np.percentile(bare_ms, [50, 95])
     return {
         "n_queries": len(retrieve_ms),
+        "index": type(faiss.downcast_index(index)).__name__,
+        "nprobe": getattr(faiss.downcast_index(index), "nprobe", None),
         "n_hits_mean": round(float(np.mean(n_hits)), 1),
         "ratio": round(float(retrieve_p50 / bare_p50), 3),
         "ratio_p95": round(float(retrieve_p95 / bare_p95), 3),

@@ -19,6 +19,7 @@ from pipeline.embed.pooling import normalise
 from pipeline.ledger import sessions
 from pipeline.ledger.reads import Vectors
 from pipeline.records import Scope, Turn
+from pipeline.settings import IndexSettings
 from pipeline.shards import Shards
 from tests import ledgers
 
@@ -73,7 +74,7 @@ def fill(data_dir: Path, n_traces: int, embedder: Embedder, *, n_tail: int = 400
     for start in range(0, n_known, _BLOCK_TURNS):
         ledgers.remember(shards, SCOPE, turns[start : min(start + _BLOCK_TURNS, n_known)], in_order)
     if n_known:
-        ledgers.publish_snapshot(shards, SCOPE, in_order)
+        ledgers.publish_snapshot(shards, SCOPE, in_order, min_recall=IndexSettings().min_recall)
     ledgers.remember(shards, SCOPE, turns[n_known:], in_order)
     _summarise(shards, turns[::TURNS_PER_SESSION], vectors, embedder.model_key)
 
