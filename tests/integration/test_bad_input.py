@@ -265,6 +265,10 @@ def test_scopes_that_cannot_be_worked_on_cost_their_turns_nothing_and_others_nei
         states = connection.execute("SELECT state, attempts FROM turns ORDER BY turn_offset").fetchall()
     assert states == [(2, 1), (0, 0)]
     assert turnstream("doctor", "--verify", "--data-dir", str(data_dir)).code == 4
+    assert turnstream("retrieve", "q", "--scope", "user/damaged", "--data-dir", str(data_dir)).code == 4
+    listed = turnstream("dead-letters", "list", "--data-dir", str(data_dir))
+    assert listed.code == 0
+    assert f"left out: {Shards(data_dir).ledger_path(damaged)} is damaged" in listed.err
     pipeline.stop()
     rename_model(data_dir, foreign, former)
     Shards(data_dir).ledger_path(damaged).write_bytes(whole)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline import log
-from pipeline.errors import ConfigError, TurnstreamError
+from pipeline.errors import ConfigError, ShardError, TurnstreamError
 from pipeline.ledger import Ledger, upkeep
 from pipeline.ledger.work import requeue
 from pipeline.records import Scope
@@ -251,10 +251,15 @@ def _ledgers(settings: Settings) -> Iterator[Ledger]:
     shards = Shards(settings.data_dir)
     for key in Registry(settings.data_dir, create=False).scopes():
         scope = Scope.parse(key)
-        if shards.ledger_path(scope).exists():
+        if not shards.ledger_path(scope).exists():
+            continue
+        try:
             ledger = Ledger.open(shards.ledger_path(scope), scope)
-            yield ledger
-            ledger.close()
+        except ShardError as error:  # the other scopes can be looked at all the same
+            common.err.print(f"left out: {error}", markup=False, soft_wrap=True)
+            continue
+        yield ledger
+        ledger.close()
 
 
 def _setting_rows(model: BaseModel, prefix: str = PREFIX) -> Iterator[tuple[str, Any, str]]:
