@@ -63,8 +63,9 @@ def child_specs(settings: Settings) -> list[ChildSpec]:
     last = settings.workers.n_workers - 1
     for number in range(settings.workers.n_workers):
         name = f"worker-{number}"
-        # A slow summary model must not hold up all of them: only the last one takes sessions.
-        sessions = "--sessions" if number == last else "--no-sessions"
+        # A summary model somewhere else may be slow and must not hold up all of them: only the last one waits for it.
+        takes_sessions = number == last or settings.summary.invoker == "extractive"
+        sessions = "--sessions" if takes_sessions else "--no-sessions"
         specs.append(
             ChildSpec(
                 name=name,
