@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from retrieval.memory_store import ScoredTrace
 
@@ -24,43 +23,28 @@ class Reranker(Protocol):
         ...
 
 
-class Contained:
-    """Keeps a guest's failure from ending the retrieve, and says what it was.
-
-    Only faults are kept in: an interrupt or an exit passes through.
-    """
-
-    def __init__(self) -> None:
-        self.failure = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if isinstance(error, Exception):
-            self.failure = f"{type(error).__name__}: {error}"
-        return isinstance(error, Exception)
-
-
 def reranked(reranker: Reranker, query: str, pool: Sequence[ScoredTrace]) -> tuple[list[ScoredTrace], str]:
     """Blend the reranker's relevance into the scores and sort by them, descending; ties by trace id.
 
     Returns:
         The pool and ""; or, when the reranker failed, the pool as it was and the reason.
     """
-    with Contained() as guest:
-        relevance = [float(value) for value in reranker.rerank(query, [trace.text for trace in pool])]
-        if len(relevance) != len(pool) or not all(map(math.isfinite, relevance)):
-            raise ValueError(f"gave {len(relevance)} scores for {len(pool)} texts, or one that is no number")
-    if guest.failure:
-        return list(pool), guest.failure
+    try:
+        relevance = _relevance(reranker, query, [trace.text for trace in pool])
+    except Exception as error:  # noqa: BLE001 - a reranker is somebody else's code: whatever it raises, the pool is still an answer
+        return list(pool), f"{type(error).__name__}: {error}"
     blended = [
         trace.blended(COGNITIVE_WEIGHT * trace.cognitive_score + RELEVANCE_WEIGHT * value, value)
         for trace, value in zip(pool, relevance, strict=True)
     ]
     return best_first(blended), ""
+
+
+def _relevance(reranker: Reranker, query: str, texts: Sequence[str]) -> list[float]:
+    relevance = [float(value) for value in reranker.rerank(query, texts)]
+    if len(relevance) != len(texts) or not all(map(math.isfinite, relevance)):
+        raise ValueError(f"gave {len(relevance)} scores for {len(texts)} texts, or one that is no number")
+    return relevance
 
 
 def best_first(pool: Sequence[ScoredTrace]) -> list[ScoredTrace]:
