@@ -1,4 +1,4 @@
-"""Verbs that read memory: retrieve. The one place outside `retrieval` that may import it."""
+"""Verbs that read memory: retrieve. Besides `demo` the only one in `workers` that imports `retrieval`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from pipeline.errors import ConfigError
-from retrieval import Hit, Retrieval, open_memory
+from retrieval import Retrieval, open_memory
+from workers import shown
 from workers.cli import common
 
 _TEXT_SHOWN = 240
@@ -62,8 +63,8 @@ def print_hits(found: Retrieval) -> None:
         heading.append(f"{hit.timestamp:%Y-%m-%d %H:%M}  ", style="default")
         heading.append(hit.speaker or hit.role, style="bold")
         common.out.print(heading)
-        common.out.print(Padding(Text(_shortened(hit.text)), (0, 0, 0, 7)))
-        common.out.print(Padding(Text(f"why: {_why(hit)}", style="dim"), (0, 0, 0, 7)))
+        common.out.print(Padding(Text(shown.shortened(hit.text, _TEXT_SHOWN)), (0, 0, 0, 7)))
+        common.out.print(Padding(Text(f"why: {shown.why(hit.score_parts)}", style="dim"), (0, 0, 0, 7)))
 
 
 def _explain(found: Retrieval) -> None:
@@ -71,13 +72,3 @@ def _explain(found: Retrieval) -> None:
         common.err.print("no hits: nothing was said in this scope, or nothing is searchable yet ('turnstream wait')")
     for escalation in found.diagnostics.escalations:
         common.err.print(f"note: {escalation}", markup=False)
-
-
-def _why(hit: Hit) -> str:
-    parts = sorted(hit.score_parts.items(), key=lambda part: -part[1])
-    return " ".join(f"{name} {value:.2f}" for name, value in parts if value)
-
-
-def _shortened(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _TEXT_SHOWN else flat[: _TEXT_SHOWN - 1] + "…"

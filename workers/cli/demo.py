@@ -20,8 +20,9 @@ from pipeline.records import Scope
 from pipeline.registry import Registry
 from pipeline.settings import Settings, load_settings
 from retrieval import Hit, Memory, Retrieval, open_memory
+from retrieval.hits import to_hit
 from retrieval.memory import PROFILES
-from retrieval.retrieval_result import to_hit
+from workers import shown
 from workers.cli import common
 from workers.demo import report, running
 from workers.demo.story import Question, Story, load_story
@@ -31,7 +32,6 @@ from workers.progress import Progress
 _SHOWN: Final = 3
 _SESSIONS: Final = 3
 _HIT_CHARS: Final = 150
-_LEAST_SHOWN: Final = 0.005
 
 
 def demo(
@@ -147,7 +147,7 @@ def _print_hits(hits: Sequence[Hit], selected: Collection[str], *, with_neighbou
         said = Text.assemble(
             (hit.session_id, "cyan"),
             (f" {hit.speaker or hit.role}: ", "bold"),
-            report.shortened(hit.text, _HIT_CHARS),
+            shown.shortened(hit.text, _HIT_CHARS),
             (f"\n{_why(hit, selected)}", "dim"),
         )
         if with_neighbours and place == 0:
@@ -157,14 +157,16 @@ def _print_hits(hits: Sequence[Hit], selected: Collection[str], *, with_neighbou
 
 
 def _why(hit: Hit, selected: Collection[str]) -> str:
-    parts = " ".join(f"{name} {value:.2f}" for name, value in hit.score_parts.items() if value >= _LEAST_SHOWN)
+    parts = shown.why(hit.score_parts)
     return parts if hit.session_id in selected else f"{parts} (session not selected)"
 
 
 def _neighbours(hit: Hit) -> str:
     rows = [("before it", hit.preceding), ("after it", hit.following)]
     return "".join(
-        f"\n{where}, {turn.speaker}: {report.shortened(turn.text)}" for where, turns in rows for turn in turns
+        f"\n{where}, {turn.speaker}: {shown.shortened(turn.text, report.TEXT_SHOWN)}"
+        for where, turns in rows
+        for turn in turns
     )
 
 

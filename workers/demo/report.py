@@ -19,9 +19,10 @@ from pipeline.shards import Shards
 from pipeline.snapshot import Manifest, SnapshotStore
 from pipeline.stream import Backlog, DeadLetter
 from workers.demo.story import Story
+from workers.shown import shortened
 
 _OUTCOMES: Final = ("applied", "edited", "superseded", "duplicate", "forgotten", "dead_lettered")
-_TEXT_SHOWN: Final = 80
+TEXT_SHOWN: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,6 @@ def stream(backlog: Backlog) -> str:
     )
 
 
-def shortened(text: str, n_chars: int = _TEXT_SHOWN) -> str:
-    """Give a text on one line, cut to a length."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= n_chars else f"{flat[: n_chars - 1]}…"
-
-
 def _facts(shards: Shards, scope: Scope) -> ShardFacts:
     with closing(Ledger.open(shards.ledger_path(scope), scope)) as ledger:
         snapshot = SnapshotStore(shards.folder(scope)).manifest("traces")
@@ -120,4 +115,4 @@ def _examples(outcome: str, story: Story, letters: Sequence[DeadLetter]) -> Iter
 
 def _said(note: str, event: object) -> Text:
     assert isinstance(event, Turn)
-    return Text(note).append(f"“{shortened(event.content)}”", style="italic")
+    return Text(note).append(f"“{shortened(event.content, TEXT_SHOWN)}”", style="italic")
