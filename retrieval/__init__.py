@@ -9,19 +9,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from retrieval.hits import Hit, Retrieval
     from retrieval.memory import Memory, open_memory
     from retrieval.memory_store import MemoryStore
-    from retrieval.retrieval_result import Hit, Retrieval
     from retrieval.session_retriever import SessionRetriever
     from retrieval.summary_store import SessionSummaryStore
 
 __all__ = ["Hit", "Memory", "MemoryStore", "Retrieval", "SessionRetriever", "SessionSummaryStore", "open_memory"]
 
 _HOMES = {
-    "Hit": "retrieval.retrieval_result",
+    "Hit": "retrieval.hits",
     "Memory": "retrieval.memory",
     "MemoryStore": "retrieval.memory_store",
-    "Retrieval": "retrieval.retrieval_result",
+    "Retrieval": "retrieval.hits",
     "SessionRetriever": "retrieval.session_retriever",
     "SessionSummaryStore": "retrieval.summary_store",
     "open_memory": "retrieval.memory",

@@ -18,11 +18,11 @@ from pipeline.records import NEUTRAL, Mood, Scope
 from pipeline.settings import RetrievalSettings, Settings, load_settings
 from pipeline.shards import Shards
 from retrieval.cognitive_score import Weights
+from retrieval.hits import Retrieval, to_hit
 from retrieval.memory_store import MemoryStore, Moment
 from retrieval.query_vector import QueryEmbedder
 from retrieval.reader import ShardReaders
 from retrieval.rerank import Reranker
-from retrieval.retrieval_result import Retrieval, to_hit
 from retrieval.session_retriever import SessionRetrieval, SessionRetriever
 from retrieval.summary_store import SessionSummaryStore
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import apsw
@@ -67,27 +66,6 @@ class SummaryRow(NamedTuple):
     model_id: str
     session_date: str | None
     summarised_ms: int
-
-
-class SessionRow(NamedTuple):
-    """A session and its extent in time."""
-
-    session_id: str
-    n_turns: int
-    first_ms: int
-    last_ms: int
-    is_closed: bool
-    summary: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How much a ledger holds."""
-
-    turns: int
-    traces: int
-    sessions: int
-    summaries: int
 
 
 @functools.lru_cache(maxsize=1_024)
@@ -251,28 +229,6 @@ def summaries(connection: apsw.Connection) -> list[SummaryRow]:
             "SELECT session_id, text, model_id, session_date, summarised_ms FROM summaries ORDER BY session_id"
         )
     ]
-
-
-def sessions(connection: apsw.Connection, *, limit: int = -1) -> list[SessionRow]:
-    """List sessions that have turns, the latest first."""
-    return [
-        SessionRow(session_id, n_turns, first_ms, last_ms, bool(is_closed), summary)
-        for session_id, n_turns, first_ms, last_ms, is_closed, summary in connection.execute(
-            "SELECT session_id, count(*), min(timestamp_ms), max(timestamp_ms) AS last_ms, ifnull(s.closed, 0),"
-            " m.text FROM turns LEFT JOIN sessions s USING (session_id) LEFT JOIN summaries m USING (session_id)"
-            " GROUP BY session_id ORDER BY last_ms DESC, session_id LIMIT ?",
-            (limit,),
-        )
-    ]
-
-
-def counts(connection: apsw.Connection) -> Counts:
-    """Count what the ledger holds."""
-    rows: list[Any] = connection.execute(
-        "SELECT (SELECT count(*) FROM turns), (SELECT count(*) FROM traces),"
-        " (SELECT count(DISTINCT session_id) FROM turns), (SELECT count(*) FROM summaries)"
-    ).fetchall()
-    return Counts(*rows[0])
 
 
 def _ids_and_vectors(rows: list[Any], dimension: int) -> tuple[Ids, Vectors]:

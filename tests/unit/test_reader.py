@@ -14,14 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import DimensionMismatchError, ModelMismatchError, ShardError
-from pipeline.ledger import reads
-from pipeline.records import Scope, SessionDeleted, Turn, TurnDeleted
+from pipeline.records import Scope, Turn, TurnDeleted
 from pipeline.shards import Shards
 from retrieval.reader import ShardReaders
 from retrieval.tail import Tail
 from retrieval.trace_search import Nearest, is_among
 from tests.fakes import FakeEmbedder
-from tests.ledgers import open_ledger, publish_snapshot, remember, summarise, turn
+from tests.ledgers import open_ledger, publish_snapshot, remember, turn
 
 SCOPE = Scope("user", "u1")
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
@@ -343,21 +342,6 @@ def test_neighbours_come_in_session_order_whatever_the_arrival(shards, readers, 
         "d": (["b", "c"], []),
         "z": ([], []),
     }
-
-
-def test_counts_and_sessions_tell_what_exists(shards, readers, embedder) -> None:
-    """Forgotten sessions are in neither."""
-    remember(shards, SCOPE, turns(0, 3) + turns(3, 5, session="s2") + turns(5, 6, session="s3"), embedder)
-    summarise(shards, SCOPE, "s2", "about it", embedder)
-    remember(
-        shards, SCOPE, [SessionDeleted(scope=SCOPE, session_id="s3", timestamp_ms=1, event_id="forget s3")], embedder
-    )
-    with readers.view(SCOPE, embedder.model_key) as view:
-        assert view is not None
-        assert reads.counts(view.connection) == reads.Counts(turns=5, traces=5, sessions=2, summaries=1)
-        listed = reads.sessions(view.connection)
-    assert [(s.session_id, s.n_turns, s.summary) for s in listed] == [("s2", 2, "about it"), ("s1", 3, None)]
-    assert (listed[0].first_ms, listed[0].last_ms) == (1_600_000_003_000, 1_600_000_004_000)
 
 
 def test_reading_changes_no_byte_of_the_ledger(shards, readers, embedder) -> None:

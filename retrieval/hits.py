@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -115,11 +114,6 @@ def to_hit(trace: ScoredTrace, scope: Scope, neighbours: Neighbours) -> Hit:
         preceding=tuple(_neighbour(*row[2:]) for row in preceding),
         following=tuple(_neighbour(*row[2:]) for row in following),
     )
-
-
-def estimated_tokens(text: str) -> int:
-    """Estimate, rather too high, how many tokens a text takes."""
-    return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)
 
 
 def _neighbour(turn_id: str, role: str, speaker: str | None, text: str, timestamp_ms: int) -> Neighbour:
