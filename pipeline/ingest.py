@@ -76,7 +76,6 @@ class Batch:
                 event = contract.decode(_raw_event(entry))
             except PoisonError as error:
                 self.letters.append(DeadLetter(entry.id, entry.raw, error.reason, error.field))
-                _log.warning("entry.dead_lettered", entry_id=entry.id, field=error.field)
                 continue
             share = self.shares.setdefault(event.scope, _Share(event.scope))
             share.events.append(event)
@@ -117,9 +116,7 @@ class Ingest:
         Raises:
             TransientError: the server cannot be reached; what is committed is committed, the rest stays pending.
         """
-        self._stream.dead_letter_and_ack(batch.letters)
-        if batch.letters:
-            self._count(Counter(dead_lettered=len(batch.letters)))
+        self._set_aside(batch.letters)
         shares = list(batch.shares.values())
         for start in range(0, len(shares), _SCOPES_PER_FLUSH):
             for group in self._ledgers.groups(shares[start : start + _SCOPES_PER_FLUSH]):
@@ -130,6 +127,12 @@ class Ingest:
         self._threads.shutdown()
         self._ledgers.close()
 
+    def _set_aside(self, letters: list[DeadLetter]) -> None:
+        if n_letters := self._stream.dead_letter_and_ack(letters):
+            self._registry.add_totals({"dead_lettered": n_letters})
+            for letter in letters:
+                _log.warning("entry.dead_lettered", entry_id=letter.entry_id, field=letter.field)
+
     def _commit(self, shares: Sequence[_Share]) -> list[str]:
         apply_all = self._threads.map if len(shares) > _COMMIT_THREADS else map
         written = [
@@ -139,7 +142,9 @@ class Ingest:
         keys = [share.scope.key for share, _ in written]
         self._registry.mark(keys, now_ms=self._clock())
         self._stream.ack([entry_id for share, _ in written for entry_id in share.entry_ids])
-        self._count(sum((share.outcomes for share, _ in written), Counter()), n_scopes=len(keys))
+        outcomes = sum((share.outcomes for share, _ in written), Counter[str]())
+        self._registry.add_totals(dict(outcomes))
+        _log.info("batch.committed", n_scopes=len(keys), **outcomes)
         return keys
 
     def _apply(self, share: _Share) -> Ledger | None:
@@ -153,10 +158,6 @@ class Ingest:
             _log.error("shard.refused", n_entries=len(share.entry_ids), reason=str(error))
             return None
         return ledger
-
-    def _count(self, outcomes: Counter[str], *, n_scopes: int = 0) -> None:
-        self._registry.add_totals(dict(outcomes))
-        _log.info("batch.committed", n_scopes=n_scopes, **outcomes)
 
 
 def _raw_event(entry: Entry) -> bytes:

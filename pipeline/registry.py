@@ -23,6 +23,8 @@ import apsw
 from pipeline.errors import ShardError, TransientError
 
 FILE = "registry.sqlite"
+TOKENS_IN, TOKENS_OUT = "summary_tokens_in", "summary_tokens_out"
+"""Totals of what summaries really cost: answers from the cache and summaries since replaced included rightly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,6 @@ class Counts:
     summarised: int = 0
     unsummarised: int = 0
     closed_unsummarised: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
 
 
 _NAMES = tuple(f.name for f in fields(Counts))
@@ -101,12 +101,19 @@ class Registry:
         """Note per (scope, mark, due_ms, counts) that all work known at that mark is done until ``due_ms``."""
         self._many(_SETTLE, [(mark, due_ms, *_values(counts), scope) for scope, mark, due_ms, counts in settled])
 
-    def undone(self, *, now_ms: int, rung_before_ms: int, limit: int) -> list[str]:
-        """List scopes with work known or due that were not rung since ``rung_before_ms``, longest waiting first."""
+    def undone(self, *, rung_before_ms: int, limit: int) -> list[str]:
+        """List scopes with work known that were not rung since ``rung_before_ms``, longest waiting first."""
         rows = self._rows(
-            "SELECT scope FROM (SELECT scope, marked_ms AS since, rung_ms FROM shards WHERE mark > settled"
-            " UNION SELECT scope, due_ms, rung_ms FROM shards WHERE due_ms <= ?)"
-            " WHERE rung_ms < ? GROUP BY scope ORDER BY min(since) LIMIT ?",
+            "SELECT scope FROM shards WHERE mark > settled AND rung_ms < ? ORDER BY marked_ms, scope LIMIT ?",
+            (rung_before_ms, limit),
+        )
+        return [row[0] for row in rows]
+
+    def due(self, *, now_ms: int, rung_before_ms: int, limit: int) -> list[str]:
+        """List scopes, done otherwise, in which something falls due by time, longest due first."""
+        rows = self._rows(
+            "SELECT scope FROM shards WHERE due_ms <= ? AND mark <= settled AND rung_ms < ?"
+            " ORDER BY due_ms, scope LIMIT ?",
             (now_ms, rung_before_ms, limit),
         )
         return [row[0] for row in rows]

@@ -26,8 +26,9 @@ from pipeline.stream import Claim, Entry, TurnStream, connect, server_url
 from workers import app as doorbells
 from workers.limits import ledgers_at_once
 
-_READ_ENTRIES = 500
-"""Entries of one reply: they are all in memory before their size is known."""
+_FEWEST_ENTRIES, _MOST_ENTRIES = 16, 500
+_REPLY_BYTES = 8 << 20
+"""What a reply should hold, by the mean size of the one before: it is all in memory before its size is known."""
 _NO_WAIT_MS = 1
 _UPKEEP_EVERY_S = 2.0
 _STARVED_AFTER_S = 60.0
@@ -84,6 +85,7 @@ class Ingester:
         self._limits = BatchLimits(
             n_entries=names.batch_entries, n_entries_spread=names.batch_entries_spread, n_bytes=names.batch_bytes
         )
+        self._n_entries = _FEWEST_ENTRIES
         self._stopping = False
         self._next_upkeep = 0.0
 
@@ -140,21 +142,28 @@ class Ingester:
         """Wait for entries, then yield what has piled up, for one batch at the most."""
         wait_ms, n_entries = self._settings.stream.block_ms, 0
         while n_entries < self._limits.n_entries_spread:
-            entries = self._stream.read(self._name, count=_READ_ENTRIES, block_ms=wait_ms)
+            entries = self._stream.read(self._name, count=self._n_entries, block_ms=wait_ms)
             if not entries:
                 return
+            self._fit_replies(entries)
             yield entries
             wait_ms, n_entries = _NO_WAIT_MS, n_entries + len(entries)
 
     def _own_pending(self) -> Iterator[list[Entry]]:
         after = "0"
-        while entries := self._stream.read_own_pending(self._name, count=_READ_ENTRIES, after=after):
+        while entries := self._stream.read_own_pending(self._name, count=self._n_entries, after=after):
+            self._fit_replies(entries)
             yield entries
             after = entries[-1].id
 
+    def _fit_replies(self, entries: list[Entry]) -> None:
+        mean_bytes = sum(len(entry.raw or b"") for entry in entries) / len(entries)
+        wanted = min(_MOST_ENTRIES, 4 * self._n_entries, round(_REPLY_BYTES / (mean_bytes + 1)))
+        self._n_entries = max(_FEWEST_ENTRIES, wanted)
+
     def _upkeep(self) -> None:
         names = self._settings.stream
-        claim: Claim = self._stream.claim(self._name, min_idle_ms=names.claim_idle_ms, count=_READ_ENTRIES)
+        claim: Claim = self._stream.claim(self._name, min_idle_ms=names.claim_idle_ms, count=self._n_entries)
         if claim.deleted:
             _log.error("entries.lost", n_entries=len(claim.deleted), first=claim.deleted[0])
             self._registry.add_totals({"lost_before_ingest": len(claim.deleted)})
@@ -166,15 +175,20 @@ class Ingester:
     def _sweep(self) -> None:
         """Ring for work whose doorbell was lost, and for sessions that have fallen due."""
         now_ms = self._clock()
-        queue_is_empty = self._stream.client.llen(doorbells.EMBED_TURNS) == 0
-        wait_s = self._settings.workers.sweep_every_s if queue_is_empty else _STARVED_AFTER_S
+        limit = 10 * self._settings.workers.doorbell_scopes
         undone = self._registry.undone(
-            now_ms=now_ms,
-            rung_before_ms=now_ms - round(wait_s * 1000),
-            limit=10 * self._settings.workers.doorbell_scopes,
+            rung_before_ms=self._rung_before_ms(doorbells.EMBED_TURNS, now_ms), limit=limit
         )
-        if undone:
-            self._ring(doorbells.EMBED_TURNS, undone)
+        self._ring(doorbells.EMBED_TURNS, undone)
+        rung_before_ms = self._rung_before_ms(doorbells.SUMMARISE_SESSIONS, now_ms)
+        due = self._registry.due(now_ms=now_ms, rung_before_ms=rung_before_ms, limit=limit)
+        self._ring(doorbells.SUMMARISE_SESSIONS, due)
+
+    def _rung_before_ms(self, task: str, now_ms: int) -> int:
+        """Ring again soon while the workers are idle, rarely while doorbells still wait for them."""
+        queue_is_empty = self._stream.n_waiting(task) == 0
+        wait_s = self._settings.workers.sweep_every_s if queue_is_empty else _STARVED_AFTER_S
+        return now_ms - round(wait_s * 1000)
 
     def _ring(self, task: str, scopes: list[str]) -> None:
         if not scopes:

@@ -58,8 +58,11 @@ class SessionDesk:
         self.idle_ms = round(settings.idle_s * 1000)
         self.settle_ms = round(settings.settle_s * 1000)
 
-    def summarise_due(self, ledger: Ledger) -> None:
+    def summarise_due(self, ledger: Ledger) -> bool:
         """Summarise the sessions that have waited longest, a bounded number of them.
+
+        Returns:
+            Whether there may be more.
 
         Raises:
             ShardError: the ledger is damaged.
@@ -74,13 +77,14 @@ class SessionDesk:
         )
         if due:
             self._summarise(ledger, due)
+        return len(due) == _SESSIONS_AT_ONCE
 
     def _summarise(self, ledger: Ledger, due: Sequence[DueSession]) -> None:
         summarizer = self._summarizer_for(ledger)
         drafts = []
         for session in due:
             text = session_text(sessions.lines(ledger, session.session_id))
-            digest = summarizer.key(session.platform_summary or text)
+            digest = summarizer.key(_given(session) or text)
             if not text.strip() or digest == sessions.current_digest(ledger, session.session_id):
                 sessions.confirm_summary(ledger, session, has_summary=bool(text.strip()))
             else:
@@ -124,11 +128,14 @@ class SessionDesk:
         _log.warning("session.postponed", attempts=session.attempts + 1, wait_s=wait_s, reason=failure)
 
 
+def _given(session: DueSession) -> str:
+    """Give the platform's own summary, "" when there is none."""
+    return (session.platform_summary or "").strip()
+
+
 def _complete(summarizer: SessionSummarizer, draft: _Draft) -> _Draft:
-    given = draft.session.platform_summary
-    if given is not None and given.strip():
-        completion = Completion(given.strip(), 0, 0, PLATFORM_MODEL_ID)
-        return _Draft(draft.session, draft.text, draft.digest, completion)
+    if given := _given(draft.session):
+        return _Draft(draft.session, draft.text, draft.digest, Completion(given, 0, 0, PLATFORM_MODEL_ID))
     try:
         completion = summarizer.complete(draft.session.session_id, draft.text)
     except (SummaryError, ConfigError) as error:

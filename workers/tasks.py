@@ -28,7 +28,7 @@ from pipeline.embed import Embedder
 from pipeline.errors import ConfigError, ShardError, TransientError
 from pipeline.ledger import Ledger, LedgerPool, upkeep, work
 from pipeline.ledger.fulltext import index_form
-from pipeline.records import Scope
+from pipeline.records import Chunk, Scope
 from pipeline.registry import Registry
 from pipeline.settings import WorkerSettings
 from workers import app as doorbells
@@ -38,6 +38,7 @@ from workers.sessions import SessionDesk
 
 _CHARS_PER_TIMEOUT = 250_000
 """A claim of more text than this may take longer than the time limit, in proportion."""
+_SNAPSHOT_AGAIN_MS = 60_000
 _log = structlog.get_logger()
 
 
@@ -72,10 +73,13 @@ class Flow:
     def summarise_sessions(self, scopes: list[str]) -> None:
         """Summarise sessions that are due in these scopes; what is left over is rung again."""
         for marks in self._marked(scopes):
+            left_over = []
             for key in marks:
                 with _one_scope():
-                    self.sessions.summarise_due(self.ledgers.open(Scope.parse(key)))
+                    if self.sessions.summarise_due(self.ledgers.open(Scope.parse(key))):
+                        left_over.append(key)
             self._settle(marks)
+            self._ring(doorbells.SUMMARISE_SESSIONS, left_over)
 
     def publish_snapshots(self, scopes: list[str]) -> None:
         """Publish a snapshot of each scope that has outgrown its last, and purge what was forgotten."""
@@ -129,10 +133,7 @@ class Flow:
         try:
             with _time_limit(self.settings.turn_timeout_s, n_chars):
                 refused = self._make_searchable(claimed)
-        except (TransientError, ConfigError, ShardError) as error:
-            self._give_back(claimed, str(error), counted=False)  # the turns are not to blame
-            raise
-        except Exception as error:  # noqa: BLE001 - the task boundary: anything a turn can cause is counted against it
+        except Exception as error:  # noqa: BLE001 - the task boundary: a ledger's trouble is contained, this is a turn's
             _log.warning("attempt.failed", n_turns=sum(map(len, claimed.values())), error=type(error).__name__)
             self._give_back(claimed, f"{type(error).__name__}: {error}", counted=True)
             return
@@ -168,23 +169,22 @@ class Flow:
                 )
 
     def _settle(self, marks: dict[str, int]) -> None:
-        """Note what is done, and ring for what follows from it."""
+        """Note what is done, and when to look again; ring for the snapshots that follow from it."""
         now_ms = self.clock()
-        settled, sessions_due, snapshots_due = [], [], []
+        settled, snapshots_due = [], []
         for key, mark in marks.items():
             with _one_scope():
                 ledger = self.ledgers.open(Scope.parse(key))
                 status = self._status(ledger)
                 is_due = self.indexer.is_due(ledger, status)
                 due_ms = status.next_session_due_ms
-                if status.counts.pending == 0 and status.purge_due is None:
-                    settled.append((key, mark, due_ms, status.counts))
-                if due_ms is not None and due_ms <= now_ms:
-                    sessions_due.append(key)
                 if is_due:
                     snapshots_due.append(key)
+                    # Looked at again, should the doorbell be lost.
+                    due_ms = min(due_ms or now_ms + _SNAPSHOT_AGAIN_MS, now_ms + _SNAPSHOT_AGAIN_MS)
+                if status.counts.pending == 0 and status.purge_due is None:
+                    settled.append((key, mark, due_ms, status.counts))
         self.registry.settle(settled)
-        self._ring(doorbells.SUMMARISE_SESSIONS, sessions_due)
         self._ring(doorbells.PUBLISH_SNAPSHOTS, snapshots_due)
 
     def _ring(self, task: str, scopes: list[str]) -> None:
@@ -220,7 +220,7 @@ def _logged(name: str, step: Callable[[list[str]], None]) -> Callable[[list[str]
     return run
 
 
-def _work_on(turn: work.ClaimedTurn, chunks: list[Any], vectors: Iterator[np.ndarray[Any, Any]]) -> work.TurnWork:
+def _work_on(turn: work.ClaimedTurn, chunks: list[Chunk], vectors: Iterator[np.ndarray[Any, Any]]) -> work.TurnWork:
     encoding = cognition.encode(turn.mood)
     traces = [
         work.NewTrace(

@@ -7,6 +7,7 @@ processes as are wanted and restarts them.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from celery import Celery
 
@@ -14,11 +15,18 @@ from pipeline import log
 from pipeline.chunk import Chunker
 from pipeline.embed import Embedder, load_embedder
 from pipeline.ledger import Ledger, LedgerPool
-from pipeline.registry import Registry
+from pipeline.registry import TOKENS_IN, TOKENS_OUT, Registry
 from pipeline.settings import Settings
 from pipeline.shards import SUMMARIES_FOLDER, Shards, require_usable
 from pipeline.stream import server_url
-from pipeline.summarise import ExtractiveInvoker, OpenAIInvoker, Prices, SessionSummarizer, SummaryInvoker, extractive
+from pipeline.summarise import (
+    Completion,
+    ExtractiveInvoker,
+    OpenAIInvoker,
+    SessionSummarizer,
+    SummaryInvoker,
+    extractive,
+)
 from workers import tasks
 from workers.app import EMBED_TURNS, PUBLISH_SNAPSHOTS, SUMMARISE_SESSIONS, make_app
 from workers.indexer import Indexer
@@ -60,6 +68,7 @@ def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
         ConfigError: the model or the summary endpoint cannot be used.
     """
     embedder = embedder_of(settings)
+    registry = Registry(settings.data_dir, busy_timeout_ms=settings.ledger.busy_timeout_ms)
     return tasks.Flow(
         app=app,
         settings=settings.workers,
@@ -68,10 +77,10 @@ def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
             max_open=ledgers_at_once(settings.ledger.max_open),
             busy_timeout_ms=settings.ledger.busy_timeout_ms,
         ),
-        registry=Registry(settings.data_dir, busy_timeout_ms=settings.ledger.busy_timeout_ms),
+        registry=registry,
         chunker=Chunker(embedder.tokenizer, max_tokens=embedder.max_tokens),
         embedder=embedder,
-        sessions=SessionDesk(settings.summary, embedder, _summarizers(settings), now_ms),
+        sessions=SessionDesk(settings.summary, embedder, _summarizer_of(settings, registry), now_ms),
         indexer=Indexer(settings.index, embedder),
         token=WorkerToken(settings.data_dir, name),
         clock=now_ms,
@@ -99,24 +108,26 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class _summarizers:  # noqa: N801 - a closure with a name
-    """Gives each scope a summariser whose cache lies in the scope's own folder."""
+def _summarizer_of(settings: Settings, registry: Registry) -> Callable[[Ledger], SessionSummarizer]:
+    """Give what makes a scope's summariser: its cache lies in the scope's own folder, its cost in the registry."""
+    chosen, invoker = settings.summary, _invoker(settings)
+    model_id = chosen.model if chosen.invoker == "openai" else extractive.MODEL
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings.summary
-        self._invoker = _invoker(settings)
+    def note_cost(completion: Completion) -> None:
+        registry.add_totals({TOKENS_IN: completion.tokens_in, TOKENS_OUT: completion.tokens_out})
 
-    def __call__(self, ledger: Ledger) -> SessionSummarizer:
-        chosen = self._settings
+    def summarizer_for(ledger: Ledger) -> SessionSummarizer:
         return SessionSummarizer(
-            self._invoker,
-            chosen.model if chosen.invoker == "openai" else extractive.MODEL,
+            invoker,
+            model_id,
             ledger.path.parent / SUMMARIES_FOLDER,
             chosen.max_tokens,
             window_tokens=chosen.window_tokens,
             attempts=chosen.attempts,
-            prices=Prices(chosen.usd_per_million_input, chosen.usd_per_million_output),
+            on_cost=note_cost,
         )
+
+    return summarizer_for
 
 
 def _invoker(settings: Settings) -> SummaryInvoker:

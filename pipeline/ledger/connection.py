@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import os
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -61,20 +62,17 @@ def create(path: Path) -> None:
         ShardError: the folder refuses it.
         TransientError: the disk is full.
     """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
     with translated(path):
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            os.write(descriptor, _empty_database())
-            os.fdatasync(descriptor)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(_empty_database())
+                file.flush()
+                os.fdatasync(file.fileno())
+            with suppress(FileExistsError):  # another process was first; its file is as empty as ours
+                os.link(draft, path)
         finally:
-            os.close(descriptor)
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass  # another process was first; its file is as empty as ours
-        finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
 
 
 def read_meta(connection: apsw.Connection) -> dict[str, str]:

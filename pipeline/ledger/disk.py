@@ -29,7 +29,7 @@ def flush(ledgers: Sequence[Ledger]) -> None:
         return
     try:
         sync_file_system = _sync_file_system()
-        if sync_file_system and (len(ledgers) > _FEW or any(ledger.is_new for ledger in ledgers)):
+        if sync_file_system and len(ledgers) > _FEW:
             sync_file_system(ledgers[0].path.parent)
         else:
             for ledger in ledgers:
@@ -43,9 +43,10 @@ def flush(ledgers: Sequence[Ledger]) -> None:
 
 
 def _flush_one(ledger: Ledger) -> None:
-    wal = ledger.path.with_name(ledger.path.name + "-wal")
-    folders = [ledger.path.parent, *list(ledger.path.parents)[1:4]] if ledger.is_new else []
-    for path in (wal, *folders):
+    paths = [ledger.path.with_name(ledger.path.name + "-wal")]
+    if not ledger.has_entry_on_disk:
+        paths += [ledger.path, *list(ledger.path.parents)[:4]]
+    for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -61,13 +62,14 @@ def _sync_file_system() -> Callable[[Path], None] | None:
     except (OSError, AttributeError):
         return None
 
+    descriptors: dict[int, int] = {}  # one per file system, kept: a fresh one misses write errors already reported
+
     def sync(path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            if syncfs(descriptor) != 0:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number))
-        finally:
-            os.close(descriptor)
+        device = path.stat().st_dev
+        if device not in descriptors:
+            descriptors[device] = os.open(path, os.O_RDONLY)
+        if syncfs(descriptors[device]) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
     return sync

@@ -108,6 +108,7 @@ class _Batch:
     def _turn(self, turn: Turn) -> Outcome:
         if self._is_forgotten(turn.session_id, turn.turn_id, turn.timestamp_ms):
             self._forget_turn(turn.session_id, turn.turn_id)  # another revision of it may have come first
+            self._purge = True
             return Outcome.FORGOTTEN
         known: Any = self._db.execute(
             "SELECT turn_offset, first_ms, revision, timestamp_ms, event_id FROM turns"

@@ -20,6 +20,7 @@ from pipeline.records import Scope
 from pipeline.shards import Shards
 
 T = TypeVar("T")
+_CHECKPOINT_PAGES = 1_000
 
 
 class Ledger:
@@ -30,7 +31,9 @@ class Ledger:
         self.scope = scope
         self.connection = connection
         self.is_new = is_new
-        """Whether its folder's entry may not be on disk yet."""
+        """Made by this process and not flushed yet."""
+        self.has_entry_on_disk = False
+        """Whether this process knows that the file will be found after a power cut."""
 
     @classmethod
     def open(cls, path: Path, scope: Scope, *, busy_timeout_ms: int = 30_000, is_new: bool = False) -> Ledger:
@@ -49,6 +52,7 @@ class Ledger:
         connection = connect(path, busy_timeout_ms=busy_timeout_ms)
         if is_new:
             connection.pragma("synchronous", "off")
+            connection.pragma("wal_autocheckpoint", 0)  # a checkpoint that nothing was flushed before could be torn
         adopt(connection, path, scope)
         return cls(path, scope, connection, is_new=is_new)
 
@@ -56,7 +60,9 @@ class Ledger:
         """Note that the file and its folder's entry are on disk; from now on SQLite keeps its own order of writes."""
         if self.is_new:
             self.connection.pragma("synchronous", "normal")
+            self.connection.pragma("wal_autocheckpoint", _CHECKPOINT_PAGES)
             self.is_new = False
+        self.has_entry_on_disk = True
 
     @contextmanager
     def write(self) -> Iterator[apsw.Connection]:
@@ -149,7 +155,8 @@ class LedgerPool:
         path = self.shards.ledger_path(scope)
         is_new = not path.exists()
         if is_new:
-            self.shards.create(scope)
+            with translated(path):
+                self.shards.create(scope)
             create(path)
         ledger = Ledger.open(path, scope, busy_timeout_ms=self._busy_timeout_ms, is_new=is_new and self._is_flushed)
         with self._lock:

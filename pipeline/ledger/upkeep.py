@@ -20,7 +20,7 @@ _SESSIONS = (
     " min(CASE WHEN state = 0 THEN max(changed_ms + CASE WHEN closed THEN ? ELSE ? END, ifnull(retry_at_ms, 0)) END)"
     " FROM sessions"
 )
-_SUMMARIES = "SELECT count(*), ifnull(sum(tokens_in), 0), ifnull(sum(tokens_out), 0) FROM summaries"
+_SUMMARIES = "SELECT count(*) FROM summaries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,6 @@ def status(ledger: Ledger, *, idle_ms: int, settle_ms: int) -> Status:
         summarised=summaries[0],
         unsummarised=n_due,
         closed_unsummarised=n_closed_due,
-        tokens_in=summaries[1],
-        tokens_out=summaries[2],
     )
     return Status(counts, next_due_ms, purge[0] if purge else None, traces[1])
 
@@ -99,10 +97,14 @@ def summary_digests(ledger: Ledger) -> set[str]:
 
 
 def end_purge(ledger: Ledger, since: str) -> None:
-    """Note that all bytes forgotten up to ``since`` are gone; empties the WAL as its last step."""
+    """Empty the WAL, then note that all bytes forgotten up to ``since`` are gone; killed in between, it is repeated.
+
+    Raises:
+        TransientError: somebody is reading what was forgotten; the purge is still due.
+    """
+    ledger.truncate_wal()
     with ledger.write() as connection:
         connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (PURGE_DUE, since))
-    ledger.truncate_wal()
 
 
 def quarantined(ledger: Ledger, *, limit: int = 100) -> list[dict[str, Any]]:

@@ -235,6 +235,11 @@ class TurnStream:
                 return int(self.client.xlen(self.name))
             return self._undelivered(group, 0) + int(group["pending"])
 
+    def n_waiting(self, queue: str) -> int:
+        """Count what waits in a list on the same server, such as a queue of doorbells."""
+        with translated(self.client):
+            return int(self.client.llen(queue))
+
     def trim(self) -> int:
         """Drop what every group has read and acked, and nothing else; gives how many entries.
 

@@ -262,7 +262,7 @@ def test_an_outage_of_the_summary_model_is_waited_out(data_dir: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.2)
         stats = pipeline.stats()
-        assert (stats["memory"]["unsummarised"], stats["memory"]["tokens_in"]) == (0, 50)
+        assert (stats["memory"]["unsummarised"], stats["summaries"]["tokens_in"]) == (0, 50)
         assert stats["summaries"]["cost_usd"] == pytest.approx(0.05)
         assert "secret-key" not in pipeline.run("settings").stdout
         assert pipeline.stop() == 0

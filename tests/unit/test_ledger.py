@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -339,3 +340,22 @@ def test_more_scopes_than_may_be_open_are_worked_on_in_groups(tmp_path: Path) ->
             events.apply(ledger, [replace(turn("e1"), scope=ledger.scope)], now_ms=NOW)
     assert [rows(pool.open(scope), "SELECT count(*) FROM turns") for scope in scopes] == [[(1,)]] * 8
     pool.close()
+
+
+def test_an_old_revision_that_is_forgotten_on_arrival_is_purged_too(ledger: Ledger) -> None:
+    """Its newer revision was searchable: vector, summary and WAL still hold it."""
+    events.apply(ledger, [ScopeDeleted(scope=SCOPE, timestamp_ms=200_000, event_id="d")], now_ms=NOW)
+    upkeep.end_purge(ledger, str(NOW))
+    events.apply(ledger, [turn("e2", turn_id="t", revision=1, at=300)], now_ms=NOW + 1)
+    assert events.apply(ledger, [turn("e1", turn_id="t", at=100)], now_ms=NOW + 2) == [Outcome.FORGOTTEN]
+    assert rows(ledger, "SELECT count(*) FROM turns") == [(0,)]
+    assert upkeep.status(ledger, idle_ms=0, settle_ms=0).purge_due == str(NOW + 2)
+
+
+def test_a_ledger_made_by_many_at_once_is_whole(tmp_path: Path) -> None:
+    """Two ingesters, or threads of one bot, may be first in the same scope."""
+    path = tmp_path / "ledger.sqlite"
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: connection.create(path), range(40)))
+    assert rows(Ledger.open(path, SCOPE), "PRAGMA integrity_check") == [("ok",)]
+    assert [file.name for file in tmp_path.iterdir() if "draft" in file.name] == []

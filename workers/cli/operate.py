@@ -18,10 +18,11 @@ from pipeline.errors import ConfigError, ShardError, TurnstreamError
 from pipeline.ledger import Ledger, upkeep
 from pipeline.ledger.work import requeue
 from pipeline.records import Scope
-from pipeline.registry import Registry
+from pipeline.registry import TOKENS_IN, TOKENS_OUT, Registry
 from pipeline.settings import PREFIX, Settings, mask_url
 from pipeline.shards import Shards, require_usable
 from pipeline.stream import DeadLetter
+from pipeline.summarise import Completion, Prices
 from workers.cli import common
 from workers.progress import Progress
 
@@ -227,16 +228,19 @@ def drop_dead_letters(
 def statistics(settings: Settings) -> dict[str, dict[str, Any]]:
     """Gather what `stats` shows."""
     stream, registry = common.stream_of(settings), Registry(settings.data_dir, create=False)
-    counts = asdict(registry.counts())
-    cost = (
-        counts["tokens_in"] * settings.summary.usd_per_million_input
-        + counts["tokens_out"] * settings.summary.usd_per_million_output
-    ) / 1_000_000
+    totals = registry.totals()
+    tokens_in, tokens_out = totals.pop(TOKENS_IN, 0), totals.pop(TOKENS_OUT, 0)
+    prices = Prices(settings.summary.usd_per_million_input, settings.summary.usd_per_million_output)
+    cost = prices.of(Completion("", tokens_in, tokens_out, ""))
     return {
-        "events": registry.totals(),
+        "events": totals,
         "stream": asdict(stream.backlog()),
-        "memory": {"scopes": len(registry.scopes()), "scopes_with_work": registry.n_undone(), **counts},
-        "summaries": {"cost_usd": round(cost, 6)},
+        "memory": {
+            "scopes": len(registry.scopes()),
+            "scopes_with_work": registry.n_undone(),
+            **asdict(registry.counts()),
+        },
+        "summaries": {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost_usd": round(cost, 6)},
     }
 
 
