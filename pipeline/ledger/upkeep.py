@@ -97,11 +97,15 @@ def summary_digests(ledger: Ledger) -> set[str]:
 
 
 def end_purge(ledger: Ledger, since: str) -> None:
-    """Empty the WAL, then note that all bytes forgotten up to ``since`` are gone; killed in between, it is repeated.
+    """Remove the last bytes forgotten up to ``since``, then note that they are gone; killed in between, do it again.
 
     Raises:
         TransientError: somebody is reading what was forgotten; the purge is still due.
+
+    Why the full text is merged: a table without content only notes that a row is gone, and keeps its words.
     """
+    with ledger.write() as connection:
+        connection.execute("INSERT INTO fulltext (fulltext) VALUES ('optimize')")
     ledger.truncate_wal()
     with ledger.write() as connection:
         connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (PURGE_DUE, since))

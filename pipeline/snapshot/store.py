@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import filelock
 import structlog
@@ -18,10 +18,10 @@ from pipeline.snapshot.manifest import METRIC, Kind, Manifest
 from pipeline.snapshot.mapped import Snapshot
 
 Stamp = tuple[int, int, int]
+T = TypeVar("T")
 
 _LOCK_TIMEOUT_S: Final = 60.0
 _OPEN_ATTEMPTS: Final = 5
-_REBUILD: Final = "the ledger answers meanwhile; publish a new snapshot"
 
 log = structlog.get_logger()
 
@@ -56,10 +56,26 @@ class SnapshotStore:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, OSError) as error:
-            raise ShardError(f"{path} cannot be used: {error}; {_REBUILD}") from error
+            raise ShardError(f"{path} cannot be used: {error}; {self._remedy(kind)}") from error
         if (manifest.shard, manifest.kind) != (self._folder.name, kind):
-            raise ShardError(f"{path} belongs to {manifest.kind} of shard {manifest.shard}; {_REBUILD}")
+            raise ShardError(f"{path} belongs to {manifest.kind} of shard {manifest.shard}; {self._remedy(kind)}")
         return manifest
+
+    def generation(self, kind: Kind) -> int:
+        """Give the number of the served generation; 0 when there is none, or the manifest is damaged."""
+        try:
+            manifest = self.manifest(kind)
+        except ShardError:
+            return 0  # damaged: being replaced is what it needs
+        return manifest.generation if manifest else 0
+
+    def check_size(self, kind: Kind) -> Manifest | None:
+        """Read which generation is served, and check that its file is there and of its size; None when there is none.
+
+        Raises:
+            ShardError: the manifest is damaged, or the file missing, too short or too long. Its bytes are not read.
+        """
+        return self._look(kind, self._require_size)
 
     def open(self, kind: Kind, *, model_key: str) -> Snapshot | None:
         """Check the served generation, byte for byte, and map it; None when there is none.
@@ -67,18 +83,7 @@ class SnapshotStore:
         Raises:
             ShardError: manifest or file is damaged, missing, swapped, or of another model.
         """
-        for _ in range(_OPEN_ATTEMPTS):
-            before = self.stamp(kind)
-            manifest = self.manifest(kind)
-            if manifest is None:
-                return None
-            try:
-                return self._open(manifest, model_key)
-            except ShardError:
-                if self.stamp(kind) == before:
-                    raise
-                # a newer generation was published in between, and took our file away
-        raise ShardError(f"{self._manifest_path(kind)} was replaced {_OPEN_ATTEMPTS} times while opening; try again")
+        return self._look(kind, lambda manifest: self._open(manifest, model_key))
 
     def publish(
         self,
@@ -109,7 +114,7 @@ class SnapshotStore:
         self._check_index(index, dimension)
         with self._locked(kind):
             generation = self._last_generation(kind) + 1
-            if replaces is not None and replaces != self._served_generation(kind):
+            if replaces is not None and replaces != self.generation(kind):
                 raise TransientError(
                     f"another {kind} snapshot of {self._folder} was published meanwhile; build again"
                 )
@@ -135,43 +140,47 @@ class SnapshotStore:
         log.info("snapshot.published", shard=manifest.shard, kind=kind, generation=generation, count=manifest.count)
         return manifest
 
-    def discard(self, kind: Kind) -> None:
-        """Remove a kind's snapshot for good; afterwards the ledger answers alone."""
-        if not self._folder.is_dir():
-            return
-        with self._locked(kind):
-            self._manifest_path(kind).unlink(missing_ok=True)
-            _sync_folder(self._folder)
-            self._remove_all_but(kind, 0)
-
-    def tidy(self, kind: Kind) -> None:
-        """Remove what a killed publisher left behind.
-
-        Raises:
-            ShardError: the manifest is damaged, so that nobody can say which file is served.
-        """
-        if not self._folder.is_dir():
-            return
-        with self._locked(kind):
+    def _look(self, kind: Kind, at: Callable[[Manifest], T]) -> T | None:
+        """Look at the served generation; again when a newer one takes its file away meanwhile."""
+        for _ in range(_OPEN_ATTEMPTS):
+            before = self.stamp(kind)
             manifest = self.manifest(kind)
-            self._remove_all_but(kind, manifest.generation if manifest else 0)
+            if manifest is None:
+                return None
+            try:
+                return at(manifest)
+            except ShardError:
+                if self.stamp(kind) == before:
+                    raise
+        raise ShardError(f"{self._manifest_path(kind)} was replaced {_OPEN_ATTEMPTS} times while opening; try again")
+
+    def _require_size(self, manifest: Manifest) -> Manifest:
+        path = self._index_path(manifest.kind, manifest.generation)
+        try:
+            n_bytes = path.stat().st_size
+        except OSError as error:
+            raise ShardError(f"{path} cannot be read: {error.strerror}; {self._remedy(manifest.kind)}") from error
+        if n_bytes != manifest.n_bytes:
+            raise ShardError(f"{path} has {n_bytes} bytes, not {manifest.n_bytes}; {self._remedy(manifest.kind)}")
+        return manifest
 
     def _open(self, manifest: Manifest, model_key: str) -> Snapshot:
         import faiss  # noqa: PLC0415 - loads its own thread pool
 
-        path = self._folder / f"{manifest.kind}.{manifest.generation}.faiss"
+        path = self._index_path(manifest.kind, manifest.generation)
+        remedy = self._remedy(manifest.kind)
         if manifest.model_key != model_key:
-            raise ShardError(f"{path} holds vectors of {manifest.model_key}, not {model_key}; {_REBUILD}")
+            raise ShardError(f"{path} holds vectors of {manifest.model_key}, not {model_key}; {remedy}")
         try:
             measured = _measure(path)
             if measured != (manifest.n_bytes, manifest.digest):
-                raise ShardError(f"{path} is damaged: its size or digest is not the published one; {_REBUILD}")
+                raise ShardError(f"{path} is damaged: its size or digest is not the published one; {remedy}")
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         except (OSError, RuntimeError) as error:
-            raise ShardError(f"{path} cannot be read: {error}; {_REBUILD}") from error
+            raise ShardError(f"{path} cannot be read: {error}; {remedy}") from error
         self._check_index(index, manifest.dimension)
         if index.ntotal != manifest.count:
-            raise ShardError(f"{path} holds {index.ntotal} vectors, not {manifest.count}; {_REBUILD}")
+            raise ShardError(f"{path} holds {index.ntotal} vectors, not {manifest.count}; {remedy}")
         return Snapshot(index, manifest)
 
     def _check_index(self, index: Any, dimension: int) -> None:
@@ -180,7 +189,7 @@ class SnapshotStore:
         if index.d != dimension:
             raise DimensionMismatchError(f"the index of {self._folder} has {index.d} dimensions, not {dimension}")
         if index.metric_type != faiss.METRIC_INNER_PRODUCT:
-            raise ShardError(f"the index of {self._folder} does not rank by {METRIC}; {_REBUILD}")
+            raise ShardError(f"the index of {self._folder} does not rank by {METRIC}")
 
     def _write_index(self, index: Any, path: Path) -> tuple[int, str]:
         import faiss  # noqa: PLC0415 - loads its own thread pool
@@ -206,14 +215,7 @@ class SnapshotStore:
 
     def _last_generation(self, kind: Kind) -> int:
         """Give the greatest number ever used here that something still tells of, so that none is used twice."""
-        return max([self._served_generation(kind), *(number for number, _ in self._index_files(kind))])
-
-    def _served_generation(self, kind: Kind) -> int:
-        try:
-            manifest = self.manifest(kind)
-        except ShardError:
-            return 0  # damaged: being replaced is what it needs
-        return manifest.generation if manifest else 0
+        return max([self.generation(kind), *(number for number, _ in self._index_files(kind))])
 
     def _remove_all_but(self, kind: Kind, generation: int) -> None:
         for number, path in self._index_files(kind):
@@ -244,10 +246,16 @@ class SnapshotStore:
         finally:
             lock.release()
 
-    def _manifest_path(self, kind: Kind) -> Path:
+    def _remedy(self, kind: str) -> str:
+        return (
+            f"the ledger answers meanwhile; remove {self._manifest_path(kind)} and the scope's next turn has it built"
+            " anew, if the scope is large enough for one"
+        )
+
+    def _manifest_path(self, kind: str) -> Path:
         return self._folder / f"{kind}.manifest.json"
 
-    def _index_path(self, kind: Kind, generation: int) -> Path:
+    def _index_path(self, kind: str, generation: int) -> Path:
         return self._folder / f"{kind}.{generation}.faiss"
 
     def _temporary(self, path: Path) -> Path:

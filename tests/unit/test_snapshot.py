@@ -372,8 +372,6 @@ def test_a_missing_folder_means_no_snapshot(tmp_path) -> None:
     """Most scopes have never had a snapshot; reading one must not create its folder."""
     store = SnapshotStore(tmp_path / "none")
     assert store.open("traces", model_key=MODEL) is None
-    store.discard("traces")
-    store.tidy("traces")
     with pytest.raises(ShardError, match="does not exist"):
         publish(store)
     assert list(tmp_path.iterdir()) == []
@@ -430,6 +428,26 @@ def test_publishing_repairs_damage(store, folder, name) -> None:
     assert names(folder) == {"traces.2.faiss", "traces.manifest.json"}
 
 
+def test_generations_go_on_counting_beside_a_damaged_manifest(store, folder) -> None:
+    """A reader that mapped generation 4 must not take another generation 4 for it."""
+    for _ in range(4):
+        publish(store)
+    corrupt_halve(folder / "traces.manifest.json")
+    assert store.generation("traces") == 0
+    assert publish(store, replaces=0).generation == 5
+    assert names(folder) == {"traces.5.faiss", "traces.manifest.json"}
+
+
+@pytest.mark.parametrize("corrupt", [corrupt_truncate, corrupt_append, corrupt_remove])
+def test_a_file_of_another_size_is_seen_without_reading_it(store, folder, corrupt) -> None:
+    """Workers look at every turn; the message says what an operator may remove."""
+    manifest = publish(store)
+    assert store.check_size("traces") == manifest
+    corrupt(folder / "traces.1.faiss")
+    with pytest.raises(ShardError, match=r"remove .*traces\.manifest\.json"):
+        store.check_size("traces")
+
+
 # --- crashes
 
 
@@ -439,26 +457,8 @@ def test_leftovers_of_a_killed_publisher_are_removed(store, folder) -> None:
     (folder / ".traces.2.faiss.tmp").write_bytes(b"half")
     (folder / "traces.2.faiss").write_bytes(b"whole, but its manifest was never written")
     assert store.open("traces", model_key=MODEL).generation == 1
-    store.tidy("traces")
-    assert names(folder) == {"traces.1.faiss", "traces.manifest.json"}
-
-
-def test_tidying_beside_a_damaged_manifest_removes_nothing(store, folder) -> None:
-    """Nobody can say which file is the served one."""
     publish(store)
-    corrupt_flip(folder / "traces.manifest.json")
-    with pytest.raises(ShardError, match="manifest"):
-        store.tidy("traces")
-    assert (folder / "traces.1.faiss").exists()
-
-
-def test_discarding_leaves_nothing(store, folder) -> None:
-    """A forgotten scope's vectors are gone at once, not at the next rebuild."""
-    publish(store)
-    (folder / ".traces.2.faiss.tmp").write_bytes(b"half")
-    store.discard("traces")
-    assert names(folder) == set()
-    assert store.open("traces", model_key=MODEL) is None
+    assert names(folder) == {"traces.3.faiss", "traces.manifest.json"}
 
 
 PUBLISHER = """
