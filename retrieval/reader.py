@@ -22,7 +22,7 @@ from pipeline.ledger.connection import read_meta
 from pipeline.ledger.reads import SummaryRow, TurnRow, Vectors
 from pipeline.records import Scope
 from pipeline.shards import LEDGER_FILE, Shards
-from retrieval.connections import Connections
+from retrieval.connections import Connections, IdleConnections
 from retrieval.fork_gate import ForkGate
 from retrieval.trace_search import Generation, Nearest, TraceSearch
 from retrieval.trace_times import TraceTimes
@@ -41,10 +41,10 @@ class SummaryVectors:
 class ShardReader:
     """Reads one existing shard; safe to share between threads, and after a fork."""
 
-    def __init__(self, folder: Path, scope: Scope, *, busy_timeout_ms: int = 30_000) -> None:
+    def __init__(self, folder: Path, scope: Scope, idle: IdleConnections, *, busy_timeout_ms: int) -> None:
         self.scope = scope
         self.path = folder / LEDGER_FILE
-        self.connections = Connections(self.path, scope, busy_timeout_ms=busy_timeout_ms)
+        self.connections = Connections(self.path, scope, idle, busy_timeout_ms=busy_timeout_ms)
         self.trace_search = TraceSearch(folder)
         self.trace_times = TraceTimes()
         self.summary_cache = SummaryCache()
@@ -55,7 +55,7 @@ class ShardReader:
 
         Raises:
             ShardError: the ledger is damaged, unreadable or another scope's.
-            TransientError: the ledger is locked.
+            TransientError: the ledger is locked, or this process has too many files open.
         """
         generation = self.trace_search.current_generation(model_key)
         with self.connections.borrowed() as connection:
@@ -173,15 +173,20 @@ class ShardReaders:
 
     Args:
         shards: where the shards are.
-        max_open: shards kept open (three file descriptors each, and a mapped snapshot).
+        max_open: shards kept open, each with a mapped snapshot.
+        max_idle: connections kept open while nobody reads, over all shards, at three file descriptors each; by the
+            process's limit when None.
         busy_timeout_ms: longest wait for a locked ledger.
     """
 
-    def __init__(self, shards: Shards, *, max_open: int = 256, busy_timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self, shards: Shards, *, max_open: int = 256, max_idle: int | None = None, busy_timeout_ms: int = 30_000
+    ) -> None:
         self.shards = shards
-        self.gate = ForkGate(self._close_idle)
+        self.busy_timeout_ms = busy_timeout_ms
+        self.idle = IdleConnections(max_idle)
+        self.gate = ForkGate(self.idle.close_all)
         self._max_open = max_open
-        self._busy_timeout_ms = busy_timeout_ms
         self._lock = threading.Lock()
         self._open: OrderedDict[Scope, tuple[tuple[int, int], ShardReader]] = OrderedDict()
 
@@ -191,7 +196,7 @@ class ShardReaders:
 
         Raises:
             ShardError: the ledger is damaged, unreadable or another scope's.
-            TransientError: the ledger is locked.
+            TransientError: the ledger is locked, or this process has too many files open.
         """
         with self.gate.passing():
             reader = self._reader(scope)
@@ -223,17 +228,15 @@ class ShardReaders:
                 self._open.move_to_end(scope)
                 reader = self._open[scope][1]
             else:
-                reader = ShardReader(self.shards.folder(scope), scope, busy_timeout_ms=self._busy_timeout_ms)
+                reader = ShardReader(
+                    self.shards.folder(scope), scope, self.idle, busy_timeout_ms=self.busy_timeout_ms
+                )
                 self._open[scope] = (identity, reader)
             while len(self._open) > self._max_open:
                 retired.append(self._open.popitem(last=False)[1][1])
         for surplus in retired:
             surplus.connections.retire()
         return reader
-
-    def _close_idle(self) -> None:
-        for _, reader in self._open.values():
-            reader.connections.close_idle()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

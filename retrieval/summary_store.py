@@ -7,8 +7,8 @@ matrix product over them takes less time than opening an index. What is indexed 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,9 +16,11 @@ import numpy.typing as npt
 
 from pipeline.ledger import Ledger, sessions
 from pipeline.ledger.connection import create
+from pipeline.ledger.disk import flush
 from pipeline.ledger.reads import SummaryRow
 from pipeline.ledger.work import require_model
 from pipeline.records import Scope
+from retrieval.connections import readable
 from retrieval.memory_store import epoch_ms
 from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words, to_vector
 from retrieval.reader import ShardReaders
@@ -80,7 +82,7 @@ class SessionSummaryStore:
             vector=self._embedder.embed([text])[0],
             session_date=session_date,
         )
-        with closing(self._ledger(scope)) as ledger:
+        with self._writing(scope) as ledger:
             sessions.put_summary(ledger, new, now_ms=self._clock(), model_key=self._embedder.model_key)
 
     def query_sessions(self, query: str | npt.NDArray[np.floating], scope: Scope, top_k: int) -> list[SessionMatch]:
@@ -124,7 +126,7 @@ class SessionSummaryStore:
         """
         if not self.exists(scope):
             return False
-        with closing(self._ledger(scope)) as ledger:
+        with self._writing(scope) as ledger:
             return sessions.delete_summary(ledger, session_id)
 
     def list_sessions(self, scope: Scope) -> list[SummaryRow]:
@@ -137,7 +139,7 @@ class SessionSummaryStore:
             return [] if view is None else view.summaries()
 
     def re_embed(self, scope: Scope) -> int:
-        """Embed every summary of the scope again, from its kept text.
+        """Embed every summary of the scope again, from its kept text. Durable on return.
 
         Returns:
             How many.
@@ -151,7 +153,7 @@ class SessionSummaryStore:
         if not rows:
             return 0
         vectors = self._embedder.embed([row.text for row in rows])
-        with closing(self._ledger(scope)) as ledger:
+        with self._writing(scope) as ledger:
             with ledger.write() as connection:
                 require_model(ledger, connection, self._embedder.model_key, self._embedder.dimension)
             return sum(
@@ -159,10 +161,17 @@ class SessionSummaryStore:
                 for row, vector in zip(rows, vectors, strict=True)
             )
 
-    def _ledger(self, scope: Scope) -> Ledger:
+    @contextmanager
+    def _writing(self, scope: Scope) -> Iterator[Ledger]:
+        """Lend the scope's ledger, made when missing; what the block commits is on disk once it has ended."""
         shards = self._readers.shards
         path = shards.ledger_path(scope)
-        if not path.exists():
+        is_new = not path.exists()
+        if is_new:
             shards.create(scope)
             create(path)
-        return Ledger.open(path, scope)
+        with readable(path):
+            opened = Ledger.open(path, scope, busy_timeout_ms=self._readers.busy_timeout_ms, is_new=is_new)
+        with closing(opened) as ledger, readable(path):
+            yield ledger
+            flush([ledger])

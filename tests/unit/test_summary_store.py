@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import DimensionMismatchError, ModelMismatchError
+from pipeline.errors import DimensionMismatchError, ModelMismatchError, TransientError
 from pipeline.records import Scope, SessionDeleted
 from pipeline.shards import Shards
 from retrieval.reader import ShardReaders
 from retrieval.summary_store import SessionSummaryStore
 from tests.fakes import FakeEmbedder
-from tests.ledgers import NOW_MS, remember, summarise, turn
+from tests.ledgers import NOW_MS, open_ledger, remember, summarise, turn
 
 SCOPE = Scope("user", "u1")
 
@@ -114,6 +116,37 @@ def test_deleting_a_summary_says_whether_there_was_one(store) -> None:
     assert store.delete_session(SCOPE, "s") is True
     assert store.delete_session(SCOPE, "s") is False
     assert [m.session_id for m in store.query_sessions("words", SCOPE, 5)] == ["other"]
+
+
+def test_what_was_written_is_on_disk_on_return(store, monkeypatch) -> None:
+    """SQLite itself waits for no disk here: without a flush a power cut takes back what was promised."""
+    synced: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    store.index_session(SCOPE, "s", "words")
+    monkeypatch.setattr(os, "fsync", fsync)
+    for write in (
+        lambda: store.index_session(SCOPE, "other", "words"),
+        lambda: store.re_embed(SCOPE),
+        lambda: store.delete_session(SCOPE, "s"),
+    ):
+        synced.clear()
+        write()
+        assert "ledger.sqlite-wal" in synced
+
+
+def test_a_locked_ledger_is_waited_for_as_long_as_was_set(shards, embedder) -> None:
+    """A bot that set a tenth of a second must not hang for half a minute."""
+    remember(shards, SCOPE, [turn(SCOPE, "t", "words")], embedder)
+    with closing(ShardReaders(shards, busy_timeout_ms=100)) as readers, closing(open_ledger(shards, SCOPE)) as other:
+        store = SessionSummaryStore(readers, embedder)
+        with other.write():
+            began = time.monotonic()
+            with pytest.raises(TransientError, match="locked"):
+                store.index_session(SCOPE, "s", "words")
+            assert time.monotonic() - began < 10
 
 
 def test_scopes_do_not_see_each_other(store) -> None:
