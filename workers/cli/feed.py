@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pipeline import contract
 from pipeline.errors import ConfigError, PoisonError
@@ -21,6 +21,8 @@ from workers.backfill import Backfill, Report
 from workers.cli import common
 
 _MALFORMED_SHOWN = 20
+_LINES = frozenset({".jsonl", ".ndjson"})
+"""Files of JSON lines, whose positions are byte offsets whatever the format."""
 
 
 def publish(
@@ -64,11 +66,9 @@ def backfill(
     with _publisher(settings, backlog_wait_s=patience) as publisher, _progress() as progress:
         job = Backfill(publisher, settings.data_dir)
         for path in files:
-            bar = progress.add_task(path.name, total=path.stat().st_size if form == "events" else None, published=0)
-            reports[str(path)] = job.run(
-                path, form, where, restart=restart, on_progress=_Bar(progress, bar, counts_bytes=form == "events")
-            )
-            progress.update(bar, total=1, completed=1)
+            bar = Bar(progress, path, form)
+            reports[str(path)] = job.run(path, form, where, restart=restart, on_progress=bar)
+            bar.complete()
     _report(reports, as_json=as_json)
 
 
@@ -113,16 +113,23 @@ def _events_in(file: BinaryIO, refused: list[str]) -> Iterator[Event]:
             refused.append(f"line {number}: {error}")
 
 
-class _Bar:
-    """Moves one progress bar."""
+class Bar:
+    """Moves one file's progress bar; it has no end to move to where positions are ordinals, as in a JSON array."""
 
-    def __init__(self, progress: Progress, bar: TaskID, *, counts_bytes: bool) -> None:
-        self._progress, self._bar, self._counts_bytes = progress, bar, counts_bytes
+    def __init__(self, progress: Progress, path: Path, form: str) -> None:
+        counts_bytes = form == "events" or path.suffix in _LINES
+        self._progress, self._counts_bytes = progress, counts_bytes
+        self._task = progress.add_task(path.name, total=path.stat().st_size if counts_bytes else None, published=0)
 
     def __call__(self, n_published: int, position: int) -> None:
+        """Show how many events are published, and the position in the file if it is one in bytes."""
         self._progress.update(
-            self._bar, published=n_published, completed=float(position) if self._counts_bytes else None
+            self._task, published=n_published, completed=float(position) if self._counts_bytes else None
         )
+
+    def complete(self) -> None:
+        """Show the file as done."""
+        self._progress.update(self._task, total=1, completed=1)
 
 
 def _progress() -> Progress:
