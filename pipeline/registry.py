@@ -4,7 +4,8 @@ It answers "is everything searchable?" and "who must be rung again?" without ope
 ingester marks a scope after its ledger commit and before the acknowledgement: a kill between them repeats the mark.
 A worker reads the mark, then the ledger, and settles only the mark it read: a commit in between leaves it marked.
 
-Everything here is derived. When the file is missing or damaged it is made anew and filled from the shards.
+Everything here but the running totals is derived. When the file is missing or damaged, `turnstream up` makes a new
+one, filled from the shards, and sets a damaged one aside; other processes refuse a damaged one.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ CREATE TABLE IF NOT EXISTS totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 _SETTLE = (
-    f"UPDATE shards SET settled = max(settled, ?), due_ms = ?, {', '.join(f'{name} = ?' for name in _NAMES)}"
-    " WHERE scope = ?"
+    f"UPDATE shards SET settled = min(mark, ?), due_ms = ?, {', '.join(f'{name} = ?' for name in _NAMES)}"
+    " WHERE scope = ? AND settled <= ?"  # a slower worker, who saw less, comes too late
 )
 _SUM = f"SELECT {', '.join(f'ifnull(sum({name}), 0)' for name in _NAMES)} FROM shards"
 
@@ -99,7 +100,9 @@ class Registry:
 
     def settle(self, settled: Iterable[tuple[str, int, int | None, Counts]]) -> None:
         """Note per (scope, mark, due_ms, counts) that all work known at that mark is done until ``due_ms``."""
-        self._many(_SETTLE, [(mark, due_ms, *_values(counts), scope) for scope, mark, due_ms, counts in settled])
+        self._many(
+            _SETTLE, [(mark, due_ms, *_values(counts), scope, mark) for scope, mark, due_ms, counts in settled]
+        )
 
     def undone(self, *, rung_before_ms: int, limit: int) -> list[str]:
         """List scopes with work known that were not rung since ``rung_before_ms``, longest waiting first."""
@@ -153,10 +156,6 @@ class Registry:
     def note_fact(self, name: str, value: str) -> None:
         """Note a fact about the data folder."""
         self._many("INSERT OR REPLACE INTO facts VALUES (?, ?)", [(name, value)])
-
-    def remove(self, scope: str) -> None:
-        """Drop a scope whose shard is gone."""
-        self._many("DELETE FROM shards WHERE scope = ?", [(scope,)])
 
     def close(self) -> None:
         """Close the file."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,10 +84,9 @@ def require_usable(data_dir: Path) -> None:
     """
     require_folder(data_dir)
     make_private_folder(data_dir)
-    probe = data_dir / f".writable.{os.getpid()}"
     try:  # asking for permission is not enough: a read-only mount, or /proc, grants it to root
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=data_dir):  # no name of ours: containers that share a folder share pids
+            pass
     except OSError as error:
         raise ConfigError(
             f"{data_dir} cannot be written ({error.strerror}); set TURNSTREAM_DATA_DIR to a folder that can"
@@ -117,12 +116,6 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a shard's folder and everything in it; gone and durable on return."""
-    shutil.rmtree(folder, ignore_errors=False)
-    fsync_folder(folder.parent)
 
 
 def _file_system_of(path: Path) -> str:

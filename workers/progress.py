@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.registry import Counts, Registry
+from pipeline.registry import FILE, Counts, Registry
 from pipeline.stream import TurnStream
 
 
@@ -36,10 +36,21 @@ class Progress:
     """Measures the state of one data folder and its stream."""
 
     def __init__(self, data_dir: Path, stream: TurnStream) -> None:
-        self._registry = Registry(data_dir, create=False)
+        self._data_dir = data_dir
         self._stream = stream
+        self._has_file = (data_dir / FILE).exists()
+        self._registry = Registry(data_dir, create=False)
 
     def state(self) -> State:
         """Measure now. The stream comes first: what leaves it is marked in the registry before it is acknowledged."""
         n_unread = self._stream.unread()
-        return State(n_unread, self._registry.n_undone(), self._registry.counts())
+        registry = self._newest_registry()
+        return State(n_unread, registry.n_undone(), registry.counts())
+
+    def _newest_registry(self) -> Registry:
+        """Open the registry again while there was no file yet: the first event may make it."""
+        if not self._has_file and (self._data_dir / FILE).exists():
+            self._registry.close()
+            self._registry = Registry(self._data_dir, create=False)
+            self._has_file = True
+        return self._registry

@@ -5,14 +5,17 @@ from __future__ import annotations
 import secrets
 import socket
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+import apsw
 import structlog
 
-from pipeline.errors import ShardError
+from pipeline.errors import ShardError, TransientError
 from pipeline.ledger.connection import connect as connect_ledger
-from pipeline.ledger.connection import read_meta
+from pipeline.ledger.connection import read_meta, translated
+from pipeline.records import Scope
+from pipeline.registry import FILE as REGISTRY_FILE
 from pipeline.registry import Registry
 from pipeline.settings import PREFIX, Settings
 from pipeline.shards import LEDGER_FILE, Shards, require_usable
@@ -101,26 +104,49 @@ def _environment(settings: Settings) -> dict[str, str]:
 
 
 def _refill_registry(settings: Settings) -> None:
-    """Mark every shard when the registry may not know all work: it was removed, or the machine went down.
+    """Have a registry that knows all work, whatever became of the last one."""
+    try:
+        _mark_unknown(settings.data_dir)
+    except ShardError as error:
+        _set_registry_aside(settings.data_dir, reason=str(error))
+        _mark_unknown(settings.data_dir)
+
+
+def _mark_unknown(data_dir: Path) -> None:
+    """Mark the shards that the registry does not know, and all of them after the machine went down.
 
     Why: the registry is not flushed at each mark. A killed process loses nothing of it, a power cut may.
     """
-    registry = Registry(settings.data_dir)
-    folders = list(Shards(settings.data_dir).walk())
-    boot = _boot_id()
-    if registry.fact(_BOOT) != boot or len(registry.scopes()) != len(folders):
-        registry.mark(filter(None, map(_scope_in, folders)), now_ms=now_ms())
+    shards = Shards(data_dir)
+    with closing(Registry(data_dir)) as registry:
+        folders, boot = list(shards.walk()), _boot_id()
+        if registry.fact(_BOOT) == boot:
+            known = {shards.folder(Scope.parse(key)) for key in registry.scopes()}
+            folders = [folder for folder in folders if folder not in known]
+        scopes = [scope for folder in folders if (scope := _scope_in(folder)) is not None]
+        registry.mark(scopes, now_ms=now_ms())
         registry.note_fact(_BOOT, boot)
-        _log.info("registry.refilled", n_scopes=len(folders))
-    registry.close()
+    if scopes:
+        _log.info("registry.refilled", n_scopes=len(scopes))
+
+
+def _set_registry_aside(data_dir: Path, *, reason: str) -> None:
+    """Rename a damaged registry, its main file last: killed before that, the next start does it again."""
+    aside = f"{REGISTRY_FILE}.damaged-{now_ms()}"
+    for suffix in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            (data_dir / (REGISTRY_FILE + suffix)).rename(data_dir / (aside + suffix))
+    _log.warning("registry.set_aside", file=aside, reason=reason)
 
 
 def _scope_in(folder: Path) -> str | None:
+    """Read whose a shard is; None when it cannot be told: damaged, or killed before the scope was written."""
+    path = folder / LEDGER_FILE
     try:
-        with closing(connect_ledger(folder / LEDGER_FILE, query_only=True)) as connection:
-            return read_meta(connection)["scope"]
-    except ShardError as error:
-        _log.error("shard.found_damaged", reason=str(error))
+        with closing(connect_ledger(path, query_only=True)) as connection, translated(path):
+            return read_meta(connection).get("scope")
+    except (ShardError, TransientError, apsw.SQLError) as error:  # the last: an empty file, without our tables
+        _log.error("shard.found_damaged", shard=folder.name, reason=str(error))
         return None
 
 

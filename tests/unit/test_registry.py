@@ -27,12 +27,15 @@ def test_a_commit_during_the_work_leaves_the_scope_undone(registry: Registry) ->
 
 
 def test_a_slow_worker_cannot_unsettle(registry: Registry) -> None:
-    """Two workers settle in any order; the higher mark stands."""
+    """Two workers settle in any order; what the higher mark saw stands, counts and due time with it."""
     registry.mark(["user/a"], now_ms=1)
     registry.mark(["user/a"], now_ms=1)
-    registry.settle([("user/a", 2, None, Counts())])
-    registry.settle([("user/a", 1, None, Counts())])
-    assert registry.n_undone() == 0
+    registry.settle([("user/a", 2, 700, Counts(turns=2))])
+    registry.settle([("user/a", 1, None, Counts(turns=1))])
+    assert (registry.n_undone(), registry.counts().turns) == (0, 2)
+    assert registry.marks(["user/a"], now_ms=700) == {"user/a": 2}
+    registry.settle([("user/a", 2, None, Counts(turns=2))])  # what was due is done; nobody marked it meanwhile
+    assert registry.marks(["user/a"], now_ms=700) == {}
 
 
 def test_undone_and_due_scopes_are_rung_again_oldest_first(registry: Registry) -> None:
@@ -68,3 +71,11 @@ def test_a_damaged_registry_says_it_can_be_removed(tmp_path: Path) -> None:
     (tmp_path / "registry.sqlite").write_bytes(b"junk" * 999)
     with pytest.raises(ShardError, match="remove it"):
         Registry(tmp_path)
+
+
+def test_a_mark_of_a_registry_set_aside_hides_no_later_one(registry: Registry) -> None:
+    """A worker read a high mark in the old file and settles it in the new one, which counts from 1."""
+    registry.mark(["user/a"], now_ms=1)
+    registry.settle([("user/a", 57, None, Counts())])
+    registry.mark(["user/a"], now_ms=2)
+    assert registry.n_undone() == 1
