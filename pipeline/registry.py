@@ -24,8 +24,7 @@ import apsw
 from pipeline.errors import ShardError, TransientError
 
 FILE = "registry.sqlite"
-TOKENS_IN, TOKENS_OUT = "summary_tokens_in", "summary_tokens_out"
-"""Totals of what summaries really cost: answers from the cache and summaries since replaced included rightly."""
+_TOKENS_IN, _TOKENS_OUT = "summary_tokens_in", "summary_tokens_out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +144,18 @@ class Registry:
         )
 
     def totals(self) -> dict[str, int]:
-        """Read the running totals."""
-        return dict(self._rows("SELECT name, value FROM totals ORDER BY name", ()))
+        """Read the running totals of events by outcome."""
+        rows = self._rows("SELECT name, value FROM totals ORDER BY name", ())
+        return {name: value for name, value in rows if name not in {_TOKENS_IN, _TOKENS_OUT}}
+
+    def tokens(self) -> tuple[int, int]:
+        """Read how many tokens summaries have cost so far: given to the model, and answered."""
+        totals = dict(self._rows("SELECT name, value FROM totals", ()))
+        return totals.get(_TOKENS_IN, 0), totals.get(_TOKENS_OUT, 0)
+
+    def add_tokens(self, tokens_in: int, tokens_out: int) -> None:
+        """Add what one answer of a summary model cost; what came from the cache cost nothing."""
+        self.add_totals({_TOKENS_IN: tokens_in, _TOKENS_OUT: tokens_out})
 
     def fact(self, name: str) -> str | None:
         """Read a fact noted about the data folder."""

@@ -15,7 +15,7 @@ from pipeline import log
 from pipeline.chunk import Chunker
 from pipeline.embed import Embedder, load_embedder
 from pipeline.ledger import Ledger, LedgerPool
-from pipeline.registry import TOKENS_IN, TOKENS_OUT, Registry
+from pipeline.registry import Registry
 from pipeline.settings import Settings
 from pipeline.shards import SUMMARIES_FOLDER, Shards, require_usable
 from pipeline.stream import server_url
@@ -114,7 +114,7 @@ def _summarizer_of(settings: Settings, registry: Registry) -> Callable[[Ledger],
     model_id = chosen.model if chosen.invoker == "openai" else extractive.MODEL
 
     def note_cost(completion: Completion) -> None:
-        registry.add_totals({TOKENS_IN: completion.tokens_in, TOKENS_OUT: completion.tokens_out})
+        registry.add_tokens(completion.tokens_in, completion.tokens_out)
 
     def summarizer_for(ledger: Ledger) -> SessionSummarizer:
         return SessionSummarizer(

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -18,15 +19,16 @@ from pipeline.errors import ConfigError, ShardError, TurnstreamError
 from pipeline.ledger import Ledger, upkeep
 from pipeline.ledger.work import requeue
 from pipeline.records import Scope
-from pipeline.registry import TOKENS_IN, TOKENS_OUT, Registry
+from pipeline.registry import Registry
 from pipeline.settings import PREFIX, Settings, mask_url
 from pipeline.shards import Shards, require_usable
-from pipeline.stream import DeadLetter
+from pipeline.stream import DeadLetter, TurnStream
 from pipeline.summarise import Completion, Prices
 from workers.cli import common
 from workers.progress import Progress
 
 _TEXT_SHOWN = 120
+_PAGE = 100
 
 
 def up(data_dir: common.DataDir = None, redis_url: common.RedisUrl = None) -> None:
@@ -163,15 +165,19 @@ def list_dead_letters(
     redis_url: common.RedisUrl = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """List dead letters of the stream and quarantined turns of the ledgers."""
+    """List dead letters of the stream, and of the ledgers quarantined turns and sessions that got no summary yet."""
     settings = common.settings_of(data_dir, redis_url)
     letters = [
         {"id": x.id, "entry_id": x.entry_id, "field": x.field, "reason": x.reason, "n_bytes": len(x.raw or b"")}
         for x in common.stream_of(settings).dead_letters(count=count)
     ]
-    turns = [turn for ledger in _ledgers(settings) for turn in upkeep.quarantined(ledger, limit=count)][:count]
+    turns: list[dict[str, Any]] = []
+    sessions: list[dict[str, Any]] = []
+    for ledger in _ledgers(settings):
+        turns += upkeep.quarantined(ledger, limit=count - len(turns))
+        sessions += upkeep.unsummarised(ledger, limit=count - len(sessions))
     if as_json:
-        common.print_json({"dead_letters": letters, "quarantined": turns})
+        common.print_json({"dead_letters": letters, "quarantined": turns, "unsummarised": sessions})
         return
     table = Table("id", "where", "reason")
     for letter in letters:
@@ -179,6 +185,9 @@ def list_dead_letters(
     for turn in turns:
         place = f"{turn['scope']} {turn['session_id']} {turn['turn_id']}"
         table.add_row("quarantined", Text(place), Text(str(turn["failure"])[:_TEXT_SHOWN]))
+    for session in sessions:
+        place, reason = f"{session['scope']} {session['session_id']}", str(session["failure"])[:_TEXT_SHOWN]
+        table.add_row("unsummarised", Text(place), Text(f"{reason}; tried again at {_utc(session['retry_at_ms'])}"))
     common.out.print(table)
 
 
@@ -203,7 +212,7 @@ def replay_dead_letters(
     """Put dead letters back into the stream, and give quarantined turns a fresh set of attempts."""
     settings = common.settings_of(data_dir, redis_url)
     stream = common.stream_of(settings)
-    ids = letter_ids or [letter.id for letter in stream.dead_letters(count=1_000_000)]
+    ids = letter_ids or list(_letter_ids(stream))
     n_turns = 0
     if not letter_ids:
         registry = Registry(settings.data_dir, create=False)
@@ -228,12 +237,11 @@ def drop_dead_letters(
 def statistics(settings: Settings) -> dict[str, dict[str, Any]]:
     """Gather what `stats` shows."""
     stream, registry = common.stream_of(settings), Registry(settings.data_dir, create=False)
-    totals = registry.totals()
-    tokens_in, tokens_out = totals.pop(TOKENS_IN, 0), totals.pop(TOKENS_OUT, 0)
+    tokens_in, tokens_out = registry.tokens()
     prices = Prices(settings.summary.usd_per_million_input, settings.summary.usd_per_million_output)
     cost = prices.of(Completion("", tokens_in, tokens_out, ""))
     return {
-        "events": totals,
+        "events": registry.totals(),
         "stream": asdict(stream.backlog()),
         "memory": {
             "scopes": len(registry.scopes()),
@@ -242,6 +250,14 @@ def statistics(settings: Settings) -> dict[str, dict[str, Any]]:
         },
         "summaries": {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost_usd": round(cost, 6)},
     }
+
+
+def _letter_ids(stream: TurnStream) -> Iterator[str]:
+    """Yield the ids of all dead letters, oldest first; no more than a page of their bytes is held at a time."""
+    start = "-"
+    while page := stream.dead_letters(start=start, count=_PAGE):
+        yield from (letter.id for letter in page)
+        start = f"({page[-1].id}"
 
 
 def _letter(settings: Settings, letter_id: str) -> DeadLetter:
@@ -264,6 +280,10 @@ def _ledgers(settings: Settings) -> Iterator[Ledger]:
             continue
         yield ledger
         ledger.close()
+
+
+def _utc(time_ms: int | None) -> str:
+    return "once" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _setting_rows(model: BaseModel, prefix: str = PREFIX) -> Iterator[tuple[str, Any, str]]:
