@@ -1,4 +1,4 @@
-"""A whole pipeline for a benchmark: `turnstream up` on a folder of its own, fed and waited for; not a benchmark itself."""
+"""A whole pipeline for a benchmark: `turnstream up` on a folder of its own, fed and waited for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import psutil
 from pipeline import log
 from pipeline.errors import TransientError
 from pipeline.publish import Publisher
-from pipeline.records import Event
+from pipeline.records import Event, Scope, Turn
 from pipeline.settings import Settings, load_settings
 from pipeline.stream import TurnStream, connect, server_url
 from workers.progress import Progress, State
@@ -38,10 +38,12 @@ class Running:
     process: subprocess.Popen[bytes]
 
     def publish(self, events: Iterable[Event]) -> None:
+        """Publish as fast as the server takes it."""
         with Publisher(self.url, max_backlog_entries=1_000_000, backlog_wait_s=600) as publisher:
             publisher.publish_events(events)
 
     def progress(self) -> Progress:
+        """How far it is."""
         names = self.settings.stream
         client = connect(self.url, timeout_s=30)
         stream = TurnStream(client, name=names.turns, dead_name=names.dead, group=names.group)
@@ -103,8 +105,6 @@ def pipeline(*, backend: str, models_dir: Path, warm: bool = True, **environment
 
 
 def _warm(running: Running) -> None:
-    from pipeline.records import Scope, Turn
-
     deadline = time.monotonic() + 180
     turn = Turn(scope=Scope("user", "warm-up"), session_id="s", role="user", content="hello", timestamp=1_700_000_000)
     while True:
