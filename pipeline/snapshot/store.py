@@ -141,7 +141,11 @@ class SnapshotStore:
         return manifest
 
     def _look(self, kind: Kind, at: Callable[[Manifest], T]) -> T | None:
-        """Look at the served generation; again when a newer one takes its file away meanwhile."""
+        """Look at the served generation; again when a newer one takes its file away meanwhile.
+
+        Raises:
+            ShardError: it was replaced again and again.
+        """
         for _ in range(_OPEN_ATTEMPTS):
             before = self.stamp(kind)
             manifest = self.manifest(kind)
