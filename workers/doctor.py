@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -101,7 +102,9 @@ def _model(settings: Settings) -> str:
     chosen = settings.embedding
     if chosen.backend in {"torch", "hashing"}:
         return f"{chosen.model} ({chosen.backend})"
-    prepared = embed.prepare_model(model=chosen.model, backend=chosen.backend, models_dir=settings.models_dir)
+    prepared = embed.find_prepared(model=chosen.model, backend=chosen.backend, models_dir=settings.models_dir)
+    if prepared is None:
+        raise _Advice(f"{chosen.model} is not exported yet; 'turnstream prepare' does it (20 s), or the first 'up'")
     return f"{prepared.id} revision {prepared.revision}, {prepared.dimension} dimensions ({chosen.backend})"
 
 
@@ -117,9 +120,8 @@ def _server(settings: Settings) -> str:
 def _registry(settings: Settings) -> str:
     if not (settings.data_dir / FILE).exists():
         raise _Advice("there is none yet; 'turnstream up' makes it")
-    registry = Registry(settings.data_dir)
-    n_scopes, counts = len(registry.scopes()), registry.counts()
-    registry.close()
+    with closing(Registry(settings.data_dir, create=False)) as registry:
+        n_scopes, counts = len(registry.scopes()), registry.counts()
     if counts.quarantined:
         raise _Advice(f"{counts.quarantined} turns are quarantined; 'turnstream dead-letters list' says why")
     return f"{n_scopes} scopes, {counts.searchable} turns searchable"

@@ -14,7 +14,7 @@ Why a model key: vectors of two models, or of two revisions of one, cannot be co
 """
 
 from pipeline.embed.loading import load_embedder
-from pipeline.embed.prepared import PreparedModel, prepare_model
+from pipeline.embed.prepared import PreparedModel, find_prepared, prepare_model
 from pipeline.embed.protocol import Embedder, Floats
 
-__all__ = ["Embedder", "Floats", "PreparedModel", "load_embedder", "prepare_model"]
+__all__ = ["Embedder", "Floats", "PreparedModel", "find_prepared", "load_embedder", "prepare_model"]

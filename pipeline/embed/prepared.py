@@ -87,8 +87,27 @@ def prepare_model(*, model: str, models_dir: Path, backend: str = "onnx-int8") -
         TransientError: the export was killed or took too long.
     """
     source = find_source(model)
-    folder = models_dir / f"{source.id}-{source.revision}"
-    return install(folder, lambda target: _export_in_child(source, target), roles=(backend, TOKENIZER))
+    return install(
+        _folder_of(source, models_dir), lambda target: _export_in_child(source, target), roles=(backend, TOKENIZER)
+    )
+
+
+def find_prepared(*, model: str, models_dir: Path, backend: str = "onnx-int8") -> PreparedModel | None:
+    """Look for a whole exported model; None when it is yet to be exported. Makes nothing.
+
+    Args:
+        model: as for `prepare_model`.
+        models_dir: where exported models are kept.
+        backend: the one whose file is checked.
+
+    Raises:
+        ConfigError: the model cannot be used.
+    """
+    return PreparedModel.read(_folder_of(find_source(model), models_dir), backend, TOKENIZER)
+
+
+def _folder_of(source: ModelSource, models_dir: Path) -> Path:
+    return models_dir / f"{source.id}-{source.revision}"
 
 
 def install(folder: Path, make: Callable[[Path], None], *, roles: tuple[str, ...]) -> PreparedModel:

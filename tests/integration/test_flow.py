@@ -256,6 +256,9 @@ def test_an_outage_of_the_summary_model_is_waited_out(data_dir: Path) -> None:
         pipeline.wait()
         assert pipeline.retrieve("Lisbon", "user/alice")[0]["text"] == "We want to see Lisbon"
         assert pipeline.stats()["memory"]["unsummarised"] == 1
+        (listed,) = json.loads(pipeline.run("dead-letters", "list", "--json").stdout)["unsummarised"]
+        assert (listed["session_id"], listed["attempts"] > 0, bool(listed["failure"])) == ("s1", True, True)
+        assert "unsummarised" in pipeline.run("dead-letters", "list").stdout
         model.will(openai_server.ok(tokens_in=50, tokens_out=7))
         deadline = time.monotonic() + 30
         while pipeline.stats()["memory"]["summarised"] == 0:

@@ -67,7 +67,11 @@ def test_reading_before_anything_exists_finds_nothing_and_makes_nothing(
     assert turnstream("retrieve", "kettle", "--scope", "user/alice").err.startswith("no hits")
     stats = json.loads(turnstream("stats", "--json").out)
     assert (stats["events"], stats["memory"]["turns"], stats["stream"]["length"]) == ({}, 0, 0)
-    assert json.loads(turnstream("dead-letters", "list", "--json").out) == {"dead_letters": [], "quarantined": []}
+    assert json.loads(turnstream("dead-letters", "list", "--json").out) == {
+        "dead_letters": [],
+        "quarantined": [],
+        "unsummarised": [],
+    }
     assert turnstream("doctor").code == 0
     assert not (tmp_path / "new").exists()
 
