@@ -11,7 +11,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import psutil
@@ -87,6 +87,14 @@ class RunningPipeline:
     def progress(self) -> Progress:
         """How far it is, asked in this process: a command of its own takes a second."""
         return Progress(self.data_dir, common.stream_of(self.effective()))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to end; gives its exit code."""

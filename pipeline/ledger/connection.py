@@ -131,6 +131,8 @@ def translated(path: Path) -> Iterator[None]:
         raise TransientError(f"no space left for {path}; free some, work goes on by itself") from error
     except (apsw.CorruptError, apsw.NotADBError) as error:
         raise ShardError(f"{path} is damaged ({error}); restore it from a backup") from error
+    except apsw.SQLError as error:  # our statements are right: it is the file that is not what they were written for
+        raise ShardError(f"{path} is no ledger of this release ({error}); restore it from a backup") from error
     except (apsw.CantOpenError, apsw.IOError, apsw.PermissionsError, apsw.ReadOnlyError) as error:
         raise ShardError(
             f"{path} cannot be opened or read ({error}); check that it exists and who owns it"

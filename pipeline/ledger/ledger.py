@@ -1,7 +1,8 @@
 """One open ledger, and the ledgers a process keeps open.
 
 A commit is whole or absent, whatever is killed. It survives a power cut once it was flushed (`pipeline.ledger.disk`).
-Ingest does that before it acknowledges; workers need not: what they write is derived, and done again if lost.
+Ingest does that before it acknowledges; workers only before they publish a snapshot: what they write is derived, and
+done again if lost.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ class Ledger:
         if is_new:
             connection.pragma("synchronous", "off")
             connection.pragma("wal_autocheckpoint", 0)  # a checkpoint that nothing was flushed before could be torn
-        adopt(connection, path, scope)
+        try:
+            adopt(connection, path, scope)
+        except BaseException:
+            connection.close()
+            raise
         return cls(path, scope, connection, is_new=is_new)
 
     def note_flushed(self) -> None:

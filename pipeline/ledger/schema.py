@@ -89,5 +89,4 @@ CREATE TABLE summaries (
   summarised_ms INTEGER NOT NULL, tokens_in INTEGER NOT NULL DEFAULT 0, tokens_out INTEGER NOT NULL DEFAULT 0,
   vector BLOB NOT NULL
 );
-INSERT INTO fulltext (fulltext, rank) VALUES ('secure-delete', 1);
 """

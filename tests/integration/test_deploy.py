@@ -281,7 +281,7 @@ class HandIngester:
     def take_all(self) -> None:
         """Apply everything unread or pending, and have the server forget it."""
         self.stream.ensure_group()
-        self._ingester._take_up_own_pending()
+        self._ingester._ingest_all(self._ingester._own_pending())
         self._ingester._step()
         self.stream.trim()
 

@@ -32,19 +32,16 @@ def turn(content: str, number: int, *, scope: Scope = ALICE, session: str = "s1"
 @pytest.fixture
 def running(server_url: str, data_dir: Path) -> Iterator[RunningPipeline]:
     """A pipeline on an existing server."""
-    pipeline = RunningPipeline(data_dir, server_url)
-    pipeline.start()
-    yield pipeline
-    assert pipeline.stop() == 0
+    with RunningPipeline(data_dir, server_url) as pipeline:
+        yield pipeline
+        assert pipeline.stop() == 0
 
 
 @pytest.fixture
 def embedded(data_dir: Path) -> Iterator[RunningPipeline]:
     """A pipeline with its own server."""
-    pipeline = RunningPipeline(data_dir)
-    pipeline.start()
-    yield pipeline
-    pipeline.stop()
+    with RunningPipeline(data_dir) as pipeline:
+        yield pipeline
 
 
 def test_every_kind_of_event_ends_where_the_contract_says(running: RunningPipeline) -> None:
@@ -159,10 +156,9 @@ def test_a_second_up_says_who_holds_the_folder(embedded: RunningPipeline) -> Non
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_up_stops_cleanly(data_dir: Path, number: signal.Signals) -> None:
     """Ctrl-C and a service manager end it alike, with nothing left running."""
-    pipeline = RunningPipeline(data_dir)
-    pipeline.start()
-    pids = pipeline.children().values()
-    assert pipeline.stop(number) == 0
+    with RunningPipeline(data_dir) as pipeline:
+        pids = pipeline.children().values()
+        assert pipeline.stop(number) == 0
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
@@ -210,30 +206,30 @@ def test_locomo_question_finds_its_turn_with_the_default_model(
     file = tmp_path / "conv-26.json"
     file.write_text(json.dumps(json.loads(LOCOMO.read_text())[:1]))
     real = {"TURNSTREAM_EMBEDDING__BACKEND": "onnx-int8", "TURNSTREAM_EMBEDDING__CACHE_DIR": str(models_dir)}
-    pipeline = RunningPipeline(data_dir, settings={**real, "TURNSTREAM_WORKERS__N_WORKERS": "2"})
-    pipeline.start()
-    pipeline.run("backfill", str(file), "--format", "locomo")
-    pipeline.run("wait", "--timeout", "110")
-    hits = pipeline.retrieve("When did Caroline go to the LGBTQ support group?", "user/conv-26")
-    assert ("session_1", "D1:3") in [(hit["session_id"], hit["turn_id"]) for hit in hits]
-    memory = pipeline.stats()["memory"]
-    assert (memory["turns"], memory["searchable"], memory["sessions"], memory["summarised"]) == (419, 419, 19, 19)
-    assert pipeline.stop() == 0
+    with RunningPipeline(data_dir, settings={**real, "TURNSTREAM_WORKERS__N_WORKERS": "2"}) as pipeline:
+        pipeline.run("backfill", str(file), "--format", "locomo")
+        pipeline.run("wait", "--timeout", "110")
+        hits = pipeline.retrieve("When did Caroline go to the LGBTQ support group?", "user/conv-26")
+        assert ("session_1", "D1:3") in [(hit["session_id"], hit["turn_id"]) for hit in hits]
+        memory = pipeline.stats()["memory"]
+        assert (memory["turns"], memory["searchable"], memory["sessions"], memory["summarised"]) == (419, 419, 19, 19)
+        assert pipeline.stop() == 0
 
 
 def test_two_ingesters_share_the_stream(data_dir: Path) -> None:
     """What a dead one had taken is claimed by the other; nothing is lost or doubled."""
-    pipeline = RunningPipeline(data_dir, settings={"TURNSTREAM_WORKERS__N_INGESTERS": "2"})
-    pipeline.start()
-    with pipeline.publisher() as publisher:
-        for batch in range(5):
-            publisher.publish_many(turn(f"item {n}", 1000 * batch + n) for n in range(200))
-            os.kill(pipeline.children()["ingester"], signal.SIGKILL)
-            time.sleep(0.3)
-    pipeline.wait()
-    memory = pipeline.stats()["memory"]
-    assert (memory["turns"], memory["searchable"], memory["traces"]) == (1000, 1000, 1000)
-    assert pipeline.stop() == 0
+    with RunningPipeline(data_dir, settings={"TURNSTREAM_WORKERS__N_INGESTERS": "2"}) as pipeline:
+        with pipeline.publisher() as publisher:
+            for batch in range(5):
+                publisher.publish_many(turn(f"item {n}", 1000 * batch + n) for n in range(200))
+                while "ingester" not in pipeline.children():
+                    time.sleep(0.05)  # both may be between two lives
+                os.kill(pipeline.children()["ingester"], signal.SIGKILL)
+                time.sleep(0.3)
+        pipeline.wait()
+        memory = pipeline.stats()["memory"]
+        assert (memory["turns"], memory["searchable"], memory["traces"]) == (1000, 1000, 1000)
+        assert pipeline.stop() == 0
 
 
 def test_an_outage_of_the_summary_model_is_waited_out(data_dir: Path) -> None:
@@ -248,24 +244,23 @@ def test_an_outage_of_the_summary_model_is_waited_out(data_dir: Path) -> None:
             "TURNSTREAM_SUMMARY__RETRY_AFTER_S": "1",
             "TURNSTREAM_SUMMARY__USD_PER_MILLION_INPUT": "1000",
         }
-        pipeline = RunningPipeline(data_dir, settings=summaries)
-        pipeline.start()
-        with pipeline.publisher() as publisher:
-            publisher.publish(turn("We want to see Lisbon", 1))
-            publisher.close_session(ALICE, "s1", timestamp=T0 + 2)
-        pipeline.wait()
-        assert pipeline.retrieve("Lisbon", "user/alice")[0]["text"] == "We want to see Lisbon"
-        assert pipeline.stats()["memory"]["unsummarised"] == 1
-        (listed,) = json.loads(pipeline.run("dead-letters", "list", "--json").stdout)["unsummarised"]
-        assert (listed["session_id"], listed["attempts"] > 0, bool(listed["failure"])) == ("s1", True, True)
-        assert "unsummarised" in pipeline.run("dead-letters", "list").stdout
-        model.will(openai_server.ok(tokens_in=50, tokens_out=7))
-        deadline = time.monotonic() + 30
-        while pipeline.stats()["memory"]["summarised"] == 0:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        stats = pipeline.stats()
-        assert (stats["memory"]["unsummarised"], stats["summaries"]["tokens_in"]) == (0, 50)
-        assert stats["summaries"]["cost_usd"] == pytest.approx(0.05)
-        assert "secret-key" not in pipeline.run("settings").stdout
-        assert pipeline.stop() == 0
+        with RunningPipeline(data_dir, settings=summaries) as pipeline:
+            with pipeline.publisher() as publisher:
+                publisher.publish(turn("We want to see Lisbon", 1))
+                publisher.close_session(ALICE, "s1", timestamp=T0 + 2)
+            pipeline.wait()
+            assert pipeline.retrieve("Lisbon", "user/alice")[0]["text"] == "We want to see Lisbon"
+            assert pipeline.stats()["memory"]["unsummarised"] == 1
+            (listed,) = json.loads(pipeline.run("dead-letters", "list", "--json").stdout)["unsummarised"]
+            assert (listed["session_id"], listed["attempts"] > 0, bool(listed["failure"])) == ("s1", True, True)
+            assert "unsummarised" in pipeline.run("dead-letters", "list").stdout
+            model.will(openai_server.ok(tokens_in=50, tokens_out=7))
+            deadline = time.monotonic() + 30
+            while pipeline.stats()["memory"]["summarised"] == 0:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            stats = pipeline.stats()
+            assert (stats["memory"]["unsummarised"], stats["summaries"]["tokens_in"]) == (0, 50)
+            assert stats["summaries"]["cost_usd"] == pytest.approx(0.05)
+            assert "secret-key" not in pipeline.run("settings").stdout
+            assert pipeline.stop() == 0
