@@ -8,7 +8,6 @@ import sys
 from contextlib import closing, suppress
 from pathlib import Path
 
-import apsw
 import structlog
 
 from pipeline.errors import ShardError, TransientError
@@ -145,7 +144,7 @@ def _scope_in(folder: Path) -> str | None:
     try:
         with closing(connect_ledger(path, query_only=True)) as connection, translated(path):
             return read_meta(connection).get("scope")
-    except (ShardError, TransientError, apsw.SQLError) as error:  # the last: an empty file, without our tables
+    except (ShardError, TransientError) as error:
         _log.error("shard.found_damaged", shard=folder.name, reason=str(error))
         return None
 
