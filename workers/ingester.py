@@ -31,6 +31,7 @@ _REPLY_BYTES = 8 << 20
 """What a reply should hold, by the mean size of the one before: it is all in memory before its size is known."""
 _NO_WAIT_MS = 1
 _UPKEEP_EVERY_S = 2.0
+_TRIM_EVERY_S = 0.2
 _STARVED_AFTER_S = 60.0
 """A scope rung this long ago is rung again even while the queue is not empty."""
 _FORGET_CONSUMERS_AFTER_MS = 86_400_000
@@ -87,7 +88,7 @@ class Ingester:
         )
         self._n_entries = _FEWEST_ENTRIES
         self._stopping = False
-        self._next_upkeep = 0.0
+        self._next_upkeep = self._next_trim = 0.0
 
     def stop(self, _number: int = 0, _frame: FrameType | None = None) -> None:
         """End after the batch at hand."""
@@ -119,6 +120,9 @@ class Ingester:
 
     def _step(self) -> None:
         self._ingest_all(self._new_entries())
+        if time.monotonic() >= self._next_trim:  # a full server takes nothing new until it is
+            self._next_trim = time.monotonic() + _TRIM_EVERY_S
+            self._stream.trim()
         if time.monotonic() >= self._next_upkeep:
             self._next_upkeep = time.monotonic() + min(_UPKEEP_EVERY_S, self._settings.workers.sweep_every_s)
             self._upkeep()
@@ -169,7 +173,6 @@ class Ingester:
             self._registry.add_totals({"lost_before_ingest": len(claim.deleted)})
         self._ingest_all([claim.entries])
         self._sweep()
-        self._stream.trim()
         self._stream.remove_idle_consumers(_FORGET_CONSUMERS_AFTER_MS)
 
     def _sweep(self) -> None:

@@ -431,6 +431,7 @@ def test_a_reader_of_the_output_may_leave(data_dir: Path, verb: list[str]) -> No
     assert (ended.returncode, ended.stderr) == (3 if verb == ["doctor"] else 0, b"")
 
 
+@pytest.mark.timeout(240)
 def test_a_full_server_refuses_and_loses_nothing(
     start_server: StartServer, turnstream: CommandLine, data_dir: Path, tmp_path: Path
 ) -> None:
@@ -444,16 +445,15 @@ def test_a_full_server_refuses_and_loses_nothing(
     assert refused.code == 1
     assert "full" in refused.err
     assert SAID not in refused.err
-    pipeline = RunningPipeline(data_dir, server.url, log=tmp_path / "up.log")
-    pipeline.start()
-    deadline = time.monotonic() + 60
-    while turnstream(*publish).code != 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-    pipeline.wait()
-    memory, happened = pipeline.stats()["memory"], pipeline.stats()["events"]
-    assert (memory["turns"], memory["searchable"], memory["quarantined"]) == (300, 300, 0)
-    assert happened["applied"] == 300
-    assert set(happened) == {"applied", "duplicate"}
-    assert pipeline.stop() == 0
+    with RunningPipeline(data_dir, server.url, log=tmp_path / "up.log") as pipeline:
+        deadline = time.monotonic() + 150
+        while turnstream(*publish).code != 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        pipeline.wait()
+        memory, happened = pipeline.stats()["memory"], pipeline.stats()["events"]
+        assert (memory["turns"], memory["searchable"], memory["quarantined"]) == (300, 300, 0)
+        assert happened["applied"] == 300
+        assert set(happened) == {"applied", "duplicate"}
+        assert pipeline.stop() == 0
     assert SAID not in (tmp_path / "up.log").read_text()
