@@ -51,7 +51,7 @@ def main(target: Path) -> int:
     if target.exists() or draft.exists():
         raise TurnstreamError(f"{target} or {draft.name} exists already; name another folder, or remove it")
     make_private_folder(draft)
-    url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
+    url = server_url(settings.redis.plain_url, settings.data_dir)
     with connect(url, timeout_s=settings.redis.timeout_s) as client:
         copy_stream(client, draft / "server")
     failures = copy_ledgers(settings.data_dir, draft / "data")

@@ -75,9 +75,9 @@ class Publisher:
         stream: str | None = None,
     ) -> None:
         settings = load_settings()
-        configured = settings.redis.url.get_secret_value() if settings.redis.url else None
         self._client = connect(
-            url or server_url(configured, settings.data_dir), timeout_s=timeout_s or settings.redis.timeout_s
+            url or server_url(settings.redis.plain_url, settings.data_dir),
+            timeout_s=timeout_s or settings.redis.timeout_s,
         )
         self._stream = TurnStream(
             self._client,

@@ -19,8 +19,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from pipeline.errors import ConfigError
 
 PREFIX = "TURNSTREAM_"
-NOT_SETTINGS = frozenset({"TURNSTREAM_CRASH_AT"})
-"""Variables with our prefix that are read elsewhere."""
 
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -42,6 +40,11 @@ class RedisSettings(_Group):
     memory_bytes: Count = Field(1 << 30, description="embedded server: most memory for what is not yet ingested")
     publish_attempts: Count = Field(5, description="tries before a publish raises")
     max_backlog_entries: Count = Field(100_000, description="unread entries above which publishers are slowed down")
+
+    @property
+    def plain_url(self) -> str | None:
+        """The address with its password, for connecting; never to be shown."""
+        return self.url.get_secret_value() if self.url else None
 
 
 class StreamSettings(_Group):
@@ -186,7 +189,7 @@ def _reject_unknown_variables() -> None:
     for group, info in Settings.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, _Group):
             known |= {f"{PREFIX}{group}__{name}".upper() for name in info.annotation.model_fields}
-    unknown = sorted(n for n in os.environ if n.startswith(PREFIX) and n.upper() not in known | NOT_SETTINGS)
+    unknown = sorted(n for n in os.environ if n.startswith(PREFIX) and n.upper() not in known)
     if unknown:
         raise ConfigError(f"unknown setting {', '.join(unknown)}; 'turnstream settings' lists every setting")
 

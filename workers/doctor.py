@@ -109,7 +109,7 @@ def _model(settings: Settings) -> str:
 
 
 def _server(settings: Settings) -> str:
-    url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
+    url = server_url(settings.redis.plain_url, settings.data_dir)
     with connect(url, timeout_s=settings.redis.timeout_s) as client:
         problems = check_server(client)
     if problems:

@@ -46,7 +46,7 @@ def run(settings: Settings, *, name: str) -> None:
     """
     log.configure(settings.log_level, settings.log_format, process=name)
     require_usable(settings.data_dir)
-    url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
+    url = server_url(settings.redis.plain_url, settings.data_dir)
     ingester = Ingester(settings, url, name=name, clock=lambda: time.time_ns() // 1_000_000)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ingester.stop)

@@ -85,7 +85,7 @@ def warn_of_server(settings: Settings) -> None:
     Raises:
         ServerUnreachableError: it does not answer.
     """
-    url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
+    url = server_url(settings.redis.plain_url, settings.data_dir)
     with connect(url, timeout_s=settings.redis.timeout_s) as client:
         for problem in check_server(client):
             _log.warning("server.found_unfit", problem=problem)

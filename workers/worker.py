@@ -51,7 +51,7 @@ def run(settings: Settings, *, name: str, summarises: bool) -> None:
     """
     log.configure(settings.log_level, settings.log_format, process=name)
     require_usable(settings.data_dir)
-    url = server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
+    url = server_url(settings.redis.plain_url, settings.data_dir)
     app = make_app(url, timeout_s=settings.redis.timeout_s)
     tasks.register(app, make_flow(settings, app, name))
     queues = [EMBED_TURNS, *([SUMMARISE_SESSIONS] if summarises else []), PUBLISH_SNAPSHOTS]

@@ -173,13 +173,6 @@ class LedgerPool:
         for start in range(0, len(items), self._max_open):
             yield items[start : start + self._max_open]
 
-    def discard(self, scope: Scope) -> None:
-        """Close one ledger, for example before its folder is removed."""
-        with self._lock:
-            ledger = self._open.pop(scope, None)
-        if ledger is not None:
-            ledger.close()
-
     def close(self) -> None:
         """Close all."""
         with self._lock:

@@ -57,7 +57,7 @@ def settings_of(data_dir: Path | None = None, redis_url: str | None = None) -> S
 
 def url_of(settings: Settings) -> str:
     """Give the address of the server in use, the embedded one's when no other is set."""
-    return server_url(settings.redis.url.get_secret_value() if settings.redis.url else None, settings.data_dir)
+    return server_url(settings.redis.plain_url, settings.data_dir)
 
 
 def stream_of(settings: Settings) -> TurnStream:
