@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from pipeline import contract
+from pipeline.crash_points import CrashPoint, passing
 from pipeline.errors import PoisonError, ShardError, TransientError
 from pipeline.ledger import Ledger, LedgerPool, disk, events
 from pipeline.records import Event, Scope
@@ -129,6 +130,7 @@ class Ingest:
 
     def _set_aside(self, letters: list[DeadLetter]) -> None:
         if n_letters := self._stream.dead_letter_and_ack(letters):
+            passing(CrashPoint.AFTER_DEAD_LETTER)
             self._registry.add_totals({"dead_lettered": n_letters})
             for letter in letters:
                 _log.warning("entry.dead_lettered", entry_id=letter.entry_id, field=letter.field)
@@ -139,9 +141,12 @@ class Ingest:
             (share, ledger) for share, ledger in zip(shares, apply_all(self._apply, shares), strict=True) if ledger
         ]
         disk.flush([ledger for _, ledger in written])
+        passing(CrashPoint.AFTER_FLUSH)
         keys = [share.scope.key for share, _ in written]
         self._registry.mark(keys, now_ms=self._clock())
+        passing(CrashPoint.AFTER_MARK)
         self._stream.ack([entry_id for share, _ in written for entry_id in share.entry_ids])
+        passing(CrashPoint.AFTER_ACK)
         outcomes = sum((share.outcomes for share, _ in written), Counter[str]())
         self._registry.add_totals(dict(outcomes))
         _log.info("batch.committed", n_scopes=len(keys), **outcomes)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import operator
-import os
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -21,6 +20,7 @@ from typing import Any
 
 import apsw
 
+from pipeline import database
 from pipeline.errors import ShardError, TransientError
 
 FILE = "registry.sqlite"
@@ -46,15 +46,15 @@ class Counts:
 _NAMES = tuple(f.name for f in fields(Counts))
 _values = operator.attrgetter(*_NAMES)
 _DDL = f"""
-CREATE TABLE IF NOT EXISTS shards (
+CREATE TABLE shards (
   scope TEXT PRIMARY KEY, mark INTEGER NOT NULL, settled INTEGER NOT NULL DEFAULT 0,
   marked_ms INTEGER NOT NULL, rung_ms INTEGER NOT NULL DEFAULT 0, due_ms INTEGER,
   {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in _NAMES)}
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS shards_marked ON shards (marked_ms) WHERE mark > settled;
-CREATE INDEX IF NOT EXISTS shards_due ON shards (due_ms) WHERE due_ms IS NOT NULL;
-CREATE TABLE IF NOT EXISTS totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX shards_marked ON shards (marked_ms) WHERE mark > settled;
+CREATE INDEX shards_due ON shards (due_ms) WHERE due_ms IS NOT NULL;
+CREATE TABLE totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 _SETTLE = (
     f"UPDATE shards SET settled = min(mark, ?), due_ms = ?, {', '.join(f'{name} = ?' for name in _NAMES)}"
@@ -195,13 +195,20 @@ class Registry:
 
 def _open(path: Path, busy_timeout_ms: int, *, create: bool) -> apsw.Connection:
     try:
-        if create:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        connection = apsw.Connection(str(path) if create or path.exists() else ":memory:")
-        connection.set_busy_timeout(busy_timeout_ms)
-        connection.pragma("journal_mode", "wal")
-        connection.pragma("synchronous", "normal")
-        connection.execute(f"BEGIN IMMEDIATE; {_DDL} COMMIT")
+        if create and not path.exists():
+            database.create(path, _DDL)
+        if not path.exists():
+            nothing = apsw.Connection(":memory:")
+            nothing.execute(_DDL)
+            return nothing
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            connection.set_busy_timeout(busy_timeout_ms)
+            connection.pragma("synchronous", "normal")
+            connection.execute("SELECT 1 FROM shards LIMIT 1").fetchall()
+        except apsw.Error:
+            connection.close()
+            raise
     except (apsw.Error, OSError) as error:
         raise _translated(error, path) from error
     return connection

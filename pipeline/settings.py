@@ -153,6 +153,7 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "console", "json"] = Field(
         "auto", description="auto: console on a terminal, else json"
     )
+    crash_at: str | None = Field(None, description="for tests: <point>:<n>, where an ingester or worker is killed")
     redis: RedisSettings = RedisSettings()
     stream: StreamSettings = StreamSettings()
     ledger: LedgerSettings = LedgerSettings()

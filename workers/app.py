@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from celery import Celery
 
+from pipeline.crash_points import CrashPoint, passing
+
 EMBED_TURNS: Final = "turnstream.embed_turns"
 SUMMARISE_SESSIONS: Final = "turnstream.summarise_sessions"
 PUBLISH_SNAPSHOTS: Final = "turnstream.publish_snapshots"
@@ -62,9 +64,11 @@ def ring(app: Celery, task: str, scopes: list[str], *, scopes_per_task: int) -> 
         kombu.exceptions.OperationalError: the broker cannot be reached; the sweeper rings again.
     """
     for start in range(0, len(scopes), scopes_per_task):
+        passing(CrashPoint.BEFORE_RING)
         app.send_task(
             task, args=[scopes[start : start + scopes_per_task]], queue=task, retry=False, ignore_result=True
         )
+        passing(CrashPoint.AFTER_RING)
 
 
 def _broker_url(redis_url: str) -> str:

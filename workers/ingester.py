@@ -15,7 +15,8 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from pipeline import log
+from pipeline import crash_points, log
+from pipeline.crash_points import CrashPoint, passing
 from pipeline.errors import ServerUnreachableError, TransientError
 from pipeline.ingest import Batch, BatchLimits, Ingest
 from pipeline.ledger import LedgerPool
@@ -45,6 +46,7 @@ def run(settings: Settings, *, name: str) -> None:
         ConfigError: the data folder cannot be used.
     """
     log.configure(settings.log_level, settings.log_format, process=name)
+    crash_points.arm(settings.crash_at)
     require_usable(settings.data_dir)
     url = server_url(settings.redis.plain_url, settings.data_dir)
     ingester = Ingester(settings, url, name=name, clock=lambda: time.time_ns() // 1_000_000)
@@ -122,7 +124,9 @@ class Ingester:
         self._ingest_all(self._new_entries())
         if time.monotonic() >= self._next_trim:  # a full server takes nothing new until it is
             self._next_trim = time.monotonic() + _TRIM_EVERY_S
+            passing(CrashPoint.BEFORE_TRIM)
             self._stream.trim()
+            passing(CrashPoint.AFTER_TRIM)
         if time.monotonic() >= self._next_upkeep:
             self._next_upkeep = time.monotonic() + min(_UPKEEP_EVERY_S, self._settings.workers.sweep_every_s)
             self._upkeep()
@@ -131,6 +135,7 @@ class Ingester:
         """Commit replies in batches, and ring for each part of one as soon as it is committed."""
         batch = Batch()
         for entries in replies:
+            passing(CrashPoint.AFTER_READ)
             batch.add(entries)
             if batch.is_full(self._limits):
                 self._commit(batch)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from pipeline.crash_points import CrashPoint, passing
 from pipeline.embed import Embedder
 from pipeline.errors import ConfigError, SummaryError
 from pipeline.ledger import Ledger, sessions
@@ -112,6 +113,7 @@ class SessionDesk:
                 tokens_in=completion.tokens_in,
                 tokens_out=completion.tokens_out,
             )
+            passing(CrashPoint.BEFORE_SUMMARY)
             stored = sessions.put_summary(
                 ledger,
                 summary,
@@ -119,6 +121,7 @@ class SessionDesk:
                 model_key=self._embedder.model_key,
                 version=session.version,
             )
+            passing(CrashPoint.AFTER_SUMMARY)
             if stored:
                 _log.info("session.summarised", model=completion.model, tokens_out=completion.tokens_out)
 

@@ -24,6 +24,7 @@ from kombu.exceptions import OperationalError
 
 from pipeline import cognition
 from pipeline.chunk import Chunker
+from pipeline.crash_points import CrashPoint, passing
 from pipeline.embed import Embedder
 from pipeline.errors import ConfigError, ShardError, TransientError
 from pipeline.ledger import Ledger, LedgerPool, upkeep, work
@@ -145,6 +146,7 @@ class Flow:
         turns = [turn for batch in claimed.values() for turn in batch]
         chunks = self.chunker.chunk_many([turn.content for turn in turns])
         vectors = iter(self.embedder.embed([chunk.text for of_turn in chunks for chunk in of_turn]))
+        passing(CrashPoint.AFTER_EMBED)
         done = iter([_work_on(turn, of_turn, vectors) for turn, of_turn in zip(turns, chunks, strict=True)])
         n_searchable, refused = 0, list(claimed)
         for ledger, batch in claimed.items():
@@ -184,6 +186,7 @@ class Flow:
                     due_ms = min(due_ms or now_ms + _SNAPSHOT_AGAIN_MS, now_ms + _SNAPSHOT_AGAIN_MS)
                 if status.counts.pending == 0 and status.purge_due is None:
                     settled.append((key, mark, due_ms, status.counts))
+        passing(CrashPoint.BEFORE_SETTLE)
         self.registry.settle(settled)
         self._ring(doorbells.PUBLISH_SNAPSHOTS, snapshots_due)
 
@@ -210,6 +213,7 @@ def register(app: Celery, flow: Flow) -> None:
 
 def _logged(name: str, step: Callable[[list[str]], None]) -> Callable[[list[str]], None]:
     def run(scopes: list[str]) -> None:
+        passing(CrashPoint.TASK_START)
         try:
             step(scopes)
         except TransientError as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from celery import Celery
 
-from pipeline import log
+from pipeline import crash_points, log
 from pipeline.chunk import Chunker
 from pipeline.embed import Embedder, load_embedder
 from pipeline.ledger import Ledger, LedgerPool
@@ -50,6 +50,7 @@ def run(settings: Settings, *, name: str, summarises: bool) -> None:
         ConfigError: the data folder, the model or the summary endpoint cannot be used.
     """
     log.configure(settings.log_level, settings.log_format, process=name)
+    crash_points.arm(settings.crash_at)
     require_usable(settings.data_dir)
     url = server_url(settings.redis.plain_url, settings.data_dir)
     app = make_app(url, timeout_s=settings.redis.timeout_s)

@@ -1,25 +1,20 @@
-"""Opening a ledger: which SQLite is safe, how a file is made, and what its errors mean to us.
-
-A new ledger is prepared beside its place and linked into it whole, so a crash leaves either no ledger or a complete
-empty one, and two processes that create the same one end with one.
+"""Opening a ledger: which SQLite is safe, and what its errors mean to us.
 
 Why: SQLite 3.7.0 to 3.51.2 can corrupt a database when two connections reset the WAL at once, so an older library is
 refused; apsw bundles a newer one. Source: sqlite.org/wal.html, "The WAL Reset Bug".
-Why: creating fourteen tables takes 7.5 ms, copying a prepared file 0.8 ms; platforms have ten thousand scopes.
 """
 
 from __future__ import annotations
 
 import functools
-import os
-import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import apsw
 
+from pipeline import database
 from pipeline.errors import ShardError, TransientError
 from pipeline.ledger.schema import DDL, FORMAT
 from pipeline.records import Scope
@@ -62,17 +57,8 @@ def create(path: Path) -> None:
         ShardError: the folder refuses it.
         TransientError: the disk is full.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
     with translated(path):
-        try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(_empty_database())
-                file.flush()
-                os.fdatasync(file.fileno())
-            with suppress(FileExistsError):  # another process was first; its file is as empty as ours
-                os.link(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+        database.create(path, DDL)
 
 
 def read_meta(connection: apsw.Connection) -> dict[str, str]:
@@ -146,12 +132,3 @@ def _require_safe_library() -> None:
     number = functools.reduce(lambda total, part: total * 1000 + int(part), version.split(".")[:3], 0)
     if number < _FIRST_SAFE_SQLITE:
         raise ShardError(f"SQLite {version} can corrupt ledgers (WAL reset); install apsw >= 3.51.3")
-
-
-@functools.lru_cache(maxsize=1)
-def _empty_database() -> bytes:
-    connection = apsw.Connection(":memory:")
-    connection.execute(f"BEGIN; {DDL} COMMIT")
-    image = bytearray(connection.serialize("main"))
-    image[18:20] = b"\x02\x02"  # file format versions 2: the file is born in WAL mode
-    return bytes(image)

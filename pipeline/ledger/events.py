@@ -18,6 +18,7 @@ from typing import Any
 
 import apsw
 
+from pipeline.crash_points import CrashPoint, passing
 from pipeline.ledger.ledger import Ledger
 from pipeline.records import (
     SESSION_TAG_PREFIX,
@@ -54,10 +55,13 @@ def apply(ledger: Ledger, events: Sequence[Event], *, now_ms: int) -> list[Outco
         ShardError: the ledger is damaged; none of the events is applied.
         TransientError: the disk is full or the ledger locked; none is applied, try again.
     """
+    passing(CrashPoint.BEFORE_BEGIN)
     with ledger.write() as connection:
         batch = _Batch(connection, now_ms)
         outcomes = [batch.apply(event) for event in events]
         batch.finish()
+        passing(CrashPoint.AFTER_INSERT)
+    passing(CrashPoint.AFTER_COMMIT)
     return outcomes
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.crash_points import CrashPoint, passing
 from pipeline.ledger.events import PURGE_DUE
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.schema import TurnState
@@ -106,7 +107,9 @@ def end_purge(ledger: Ledger, since: str) -> None:
     """
     with ledger.write() as connection:
         connection.execute("INSERT INTO fulltext (fulltext) VALUES ('optimize')")
+    passing(CrashPoint.BEFORE_CHECKPOINT)
     ledger.truncate_wal()
+    passing(CrashPoint.AFTER_CHECKPOINT)
     with ledger.write() as connection:
         connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (PURGE_DUE, since))
 

@@ -19,6 +19,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.crash_points import CrashPoint, passing
 from pipeline.errors import ModelMismatchError
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.schema import TurnState
@@ -97,7 +98,9 @@ def claim(
             else "SELECT turn_offset FROM turns WHERE state = 0 AND attempts = 0 ORDER BY turn_offset LIMIT ?",
             () if retried else (limit,),
         ).fetchall()
-        return [_claim_one(connection, worker, int(str(row[0]))) for row in found]
+        claimed = [_claim_one(connection, worker, int(str(row[0]))) for row in found]
+    passing(CrashPoint.AFTER_ATTEMPT)
+    return claimed
 
 
 def commit(ledger: Ledger, worker: str, done: Sequence[TurnWork], *, model_key: str, dimension: int) -> int:
@@ -124,10 +127,12 @@ def commit(ledger: Ledger, worker: str, done: Sequence[TurnWork], *, model_key: 
             ).fetchone()
         ]
         _insert_traces(connection, mine)
+        passing(CrashPoint.MID_ROWS)
         connection.executemany(
             "UPDATE turns SET state = ?, claimed_by = NULL, failure = NULL WHERE turn_offset = ?",
             [(TurnState.SEARCHABLE if w.traces else TurnState.SKIPPED, w.turn.turn_offset) for w in mine],
         )
+    passing(CrashPoint.AFTER_TRACES)
     return sum(1 for work in mine if work.traces)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import filelock
 import structlog
 
+from pipeline.crash_points import CrashPoint, passing
 from pipeline.errors import DimensionMismatchError, ShardError, TransientError
 from pipeline.snapshot.manifest import METRIC, Kind, Manifest
 from pipeline.snapshot.mapped import Snapshot
@@ -137,6 +138,7 @@ class SnapshotStore:
                 self._remove_temporaries(kind)
                 raise TransientError(f"could not write {path}: {error}; is the disk full?") from error
             self._remove_all_but(kind, generation)
+            passing(CrashPoint.OLD_GENERATION_REMOVED)
         log.info("snapshot.published", shard=manifest.shard, kind=kind, generation=generation, count=manifest.count)
         return manifest
 
@@ -199,23 +201,35 @@ class SnapshotStore:
         import faiss  # noqa: PLC0415 - loads its own thread pool
 
         temporary = self._temporary(path)
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))  # FAISS would obey the umask
-        faiss.write_index(index, str(temporary))
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        measured = _measure(temporary)
+        digest = _hash()
+        with open(temporary, "wb", opener=_private) as file:
+            passing(CrashPoint.SNAPSHOT_OPEN)
+
+            def write(block: bytes) -> None:
+                file.write(block)
+                digest.update(block)
+                passing(CrashPoint.SNAPSHOT_HALF_WRITTEN)
+
+            faiss.write_index(index, faiss.PyCallbackIOWriter(write))  # type: ignore[attr-defined] # not in its stubs
+            n_bytes = file.tell()
+            file.flush()
+            os.fsync(file.fileno())
+        passing(CrashPoint.SNAPSHOT_FSYNCED)
         temporary.replace(path)
         _sync_folder(self._folder)
-        return measured
+        passing(CrashPoint.SNAPSHOT_REPLACED)
+        return n_bytes, digest.hexdigest()
 
     def _write_manifest(self, manifest: Manifest, path: Path) -> None:
         temporary = self._temporary(path)
-        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        with open(temporary, "wb", opener=_private) as file:
+            passing(CrashPoint.MANIFEST_OPEN)
             file.write(manifest.to_json().encode())
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync_folder(self._folder)
+        passing(CrashPoint.MANIFEST_REPLACED)
 
     def _last_generation(self, kind: Kind) -> int:
         """Give the greatest number ever used here that something still tells of, so that none is used twice."""
@@ -268,8 +282,16 @@ class SnapshotStore:
 
 def _measure(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+        digest = hashlib.file_digest(file, _hash).hexdigest()
         return file.tell(), digest
+
+
+def _hash() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=32)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -22,6 +22,7 @@ import filelock
 import structlog
 
 from pipeline import shards
+from pipeline.crash_points import CrashPoint, passing
 from pipeline.errors import SummaryError
 
 FORMAT: Final = 1
@@ -197,6 +198,10 @@ def _read_whole(path: Path) -> bytes:
 def _write_durably(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
+        half = len(content) // 2
+        file.write(content[:half])
+        file.flush()
+        passing(CrashPoint.CACHE_HALF_WRITTEN)
+        file.write(content[half:])
         file.flush()
         os.fsync(file.fileno())
