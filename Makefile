@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types layers unit integration bench clean
+.PHONY: demo test lint types layers unit integration chaos bench clean
 
 demo: $(READY)
 	$(BIN)/turnstream demo
@@ -40,6 +40,10 @@ unit: $(READY)
 
 integration: $(READY)
 	$(BIN)/python -m pytest tests/integration tests/crash -q
+
+# Breaks it, and prints one table of what came of it; LONG=1 about ten times as much, in hours.
+chaos: $(READY)
+	$(BIN)/python -m pytest tests/crash -q $(if $(LONG),--long)
 
 bench: $(READY)
 	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
