@@ -30,9 +30,9 @@ from workers.worker import THREAD_VARIABLES
 
 INGESTER = ("workers.cli", "ingester", "--name", "i1")
 _IMPORTED_BEFORE_THE_FORK = [
-    "pytest", "celery.bin.worker", "celery.app.amqp", "celery.worker.consumer", "celery.concurrency.solo",
-    "kombu.transport.redis", "workers.ingester", "workers.worker", "workers.cli.operate", "pipeline.embed.hashing",
-    "faiss", "tokenizers",
+    "pytest", "celery.bin.celery", "celery.app.amqp", "celery.worker.components", "celery.worker.consumer",
+    "celery.concurrency.solo", "kombu.transport.redis", "workers.ingester", "workers.worker", "workers.cli.operate",
+    "pipeline.embed.hashing", "faiss", "tokenizers", "semantic_text_splitter",
 ]  # fmt: skip
 _PR_SET_PDEATHSIG = 1
 
