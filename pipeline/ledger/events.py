@@ -1,7 +1,8 @@
 """Applying events to a ledger, so that the order in which they arrive leaves no trace.
 
 A turn is kept in its greatest (revision, timestamp, event id). Deletions win over turns that come before or after
-them: a tombstone stays, as a digest that tells nobody what was forgotten. Any permutation and duplication of the same
+them: a tombstone stays, as a digest that tells nobody what was forgotten. Of an event applied only a digest of its id
+is kept: enough to know it again, and nothing of it once it is forgotten. Any permutation and duplication of the same
 events ends in the same turns.
 
 Why: a deleted turn or session stays deleted whatever arrives later; a deleted scope only up to the deletion's own
@@ -58,11 +59,17 @@ def apply(ledger: Ledger, events: Sequence[Event], *, now_ms: int) -> list[Outco
     passing(CrashPoint.BEFORE_BEGIN)
     with ledger.write() as connection:
         batch = _Batch(connection, now_ms)
-        outcomes = [batch.apply(event) for event in events]
+        outcomes = batch.apply(events)
         batch.finish()
         passing(CrashPoint.AFTER_INSERT)
     passing(CrashPoint.AFTER_COMMIT)
     return outcomes
+
+
+def is_applied(connection: apsw.Connection, event_id: str) -> bool:
+    """Tell whether an event was applied; one that was superseded or refused as forgotten was, too."""
+    row = connection.execute("SELECT 1 FROM events WHERE digest = ?", (_event_digest(event_id),)).fetchone()
+    return row is not None
 
 
 class _Batch:
@@ -76,20 +83,20 @@ class _Batch:
         self._purge = False
         self._has_tombstones = connection.execute("SELECT 1 FROM tombstones LIMIT 1").fetchone() is not None
 
-    def apply(self, event: Event) -> Outcome:
-        fresh = self._db.execute(
-            "INSERT INTO events (event_id, type, received_ms) VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1",
-            (event.event_id, type(event).__name__, self._now_ms),
-        ).fetchone()
-        if fresh is None:
-            return Outcome.DUPLICATE
-        if isinstance(event, Turn):
-            return self._turn(event)
-        if isinstance(event, SessionClosed):
-            return self._session_closed(event)
-        self._purge = True
-        self._forget(event)
-        return Outcome.APPLIED
+    def apply(self, events: Sequence[Event]) -> list[Outcome]:
+        """Apply events in order. Digests fall anywhere in their table: they are looked up and written together."""
+        digests = [_event_digest(event.event_id) for event in events]
+        known = {bytes(row[0]) for row in self._db.execute(_KNOWN, (_blobs(digests),))} if digests else set()
+        outcomes, fresh = [], []
+        for digest, event in zip(digests, events, strict=True):
+            if digest in known:
+                outcomes.append(Outcome.DUPLICATE)
+                continue
+            known.add(digest)
+            fresh.append((digest, type(event).__name__, self._now_ms))
+            outcomes.append(self._apply(event))
+        self._db.executemany("INSERT INTO events (digest, type, received_ms) VALUES (?, ?, ?)", sorted(fresh))
+        return outcomes
 
     def finish(self) -> None:
         self._db.executemany(
@@ -109,9 +116,18 @@ class _Batch:
         if self._purge:
             self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PURGE_DUE, str(self._now_ms)))
 
+    def _apply(self, event: Event) -> Outcome:
+        if isinstance(event, Turn):
+            return self._turn(event)
+        if isinstance(event, SessionClosed):
+            return self._session_closed(event)
+        self._purge = True
+        self._forget(event)
+        return Outcome.APPLIED
+
     def _turn(self, turn: Turn) -> Outcome:
         if self._is_forgotten(turn.session_id, turn.turn_id, turn.timestamp_ms):
-            self._forget_turn(turn.session_id, turn.turn_id)  # another revision of it may have come first
+            self._forget_late_turn(turn)
             self._purge = True
             return Outcome.FORGOTTEN
         known: Any = self._db.execute(
@@ -150,12 +166,18 @@ class _Batch:
 
     def _forget(self, event: TurnDeleted | SessionDeleted | ScopeDeleted) -> None:
         if isinstance(event, TurnDeleted):
+            self._db.execute(
+                f"{_VACATE} SELECT session_id, turn_index, first_ms FROM turns WHERE session_id = ? AND turn_id = ?"
+                f" {_VACATED_BEFORE}",
+                (event.session_id, event.turn_id),
+            )
             self._forget_turn(event.session_id, event.turn_id)
         elif isinstance(event, SessionDeleted):
             self._bury(_session_target(event.session_id), _FOR_GOOD)
             within = f"{_session_target(event.session_id)}/*"
             self._db.execute("DELETE FROM tombstones WHERE target GLOB ?", (within,))  # the session's covers them
             self._remove_turns("session_id = ?", (event.session_id,))
+            self._db.execute("DELETE FROM vacated WHERE session_id = ?", (event.session_id,))
             self._db.execute("UPDATE sessions SET closed_ms = NULL WHERE session_id = ?", (event.session_id,))
             self._bereft_sessions.add(event.session_id)
         else:
@@ -167,12 +189,20 @@ class _Batch:
         self._remove_turns("session_id = ? AND turn_id = ?", (session_id, turn_id))
         self._bereft_sessions.add(session_id)
 
+    def _forget_late_turn(self, turn: Turn) -> None:
+        """Forget a turn that came after its deletion, and the revision of it that may have come before."""
+        if not self._is_forgotten(turn.session_id, None, turn.timestamp_ms):  # its session and scope live on
+            values = (turn.session_id, turn.index, turn.timestamp_ms)
+            self._db.execute(f"{_VACATE} VALUES (?, ?, ?) {_VACATED_BEFORE}", values)
+        self._forget_turn(turn.session_id, turn.turn_id)
+
     def _forget_scope(self, until_ms: int) -> None:
         self._bury("scope", until_ms)
         old = "SELECT session_id, turn_id FROM turns WHERE first_ms <= ?"
         for session_id, turn_id in self._db.execute(old, (until_ms,)).fetchall():
             self._bury(_turn_target(str(session_id), str(turn_id)), _FOR_GOOD)
         self._remove_turns("first_ms <= ?", (until_ms,))
+        self._db.execute("DELETE FROM vacated WHERE first_ms <= ?", (until_ms,))
         self._db.execute(
             "UPDATE sessions SET closed = 0, closed_ms = NULL, platform_summary = NULL WHERE closed_ms <= ?",
             (until_ms,),
@@ -212,10 +242,14 @@ class _Batch:
             self._db.execute(statement, values)
 
 
+_KNOWN = "SELECT digest FROM carray(?) wanted CROSS JOIN events ON digest = wanted.value"
 _INSERT_TURN = (
     "INSERT INTO turns (session_id, turn_id, event_id, revision, role, speaker, content, timestamp_ms, turn_index,"
     " tags, mood, metadata, first_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+
+_VACATE = "INSERT INTO vacated (session_id, turn_index, first_ms)"
+_VACATED_BEFORE = "ON CONFLICT DO UPDATE SET first_ms = min(first_ms, excluded.first_ms)"
 
 
 def _turn_row(turn: Turn) -> tuple[str | int | None, ...]:
@@ -237,6 +271,14 @@ def _turn_row(turn: Turn) -> tuple[str | int | None, ...]:
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _event_digest(event_id: str) -> bytes:
+    return hashlib.blake2b(event_id.encode(), digest_size=16, person=b"turnstream-event").digest()
+
+
+def _blobs(values: Sequence[bytes]) -> apsw.CArrayBinding:
+    return apsw.carray(tuple(values), flags=apsw.SQLITE_CARRAY_BLOB)
 
 
 def _session_target(session_id: str) -> str:

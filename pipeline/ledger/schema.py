@@ -3,8 +3,9 @@
 | table | one row per | key |
 |---|---|---|
 | meta | fact about the file: `scope`, `format`, `model_key`, `dimension` | key |
-| events | event applied, so that none is applied twice | event_id |
+| events | event applied, by the digest of its id, so that none is applied twice | digest |
 | tombstones | thing forgotten, by digest, so that a replay does not revive it | target |
+| vacated | hole that a turn deleted on request left in its session's numbering | session_id, turn_index |
 | turns | turn in its latest revision; `turn_offset` is new for each revision | turn_offset |
 | traces | committed chunk, `content[start:stop]` of its turn, with its cognitive fields | trace_id |
 | vectors | trace's embedding: `dimension` little-endian float16, L2-normalised | trace_id |
@@ -13,6 +14,7 @@
 | summaries | summarised session: text, digest of what was summarised, embedding | summary_id |
 
 A turn's `first_ms` is the least timestamp of all its revisions, kept or not: what a deleted scope forgets by.
+`vacated` keeps its turn's `first_ms` for the same reason.
 
 `turn_offset`, `trace_id` and `summary_id` only grow (AUTOINCREMENT: a plain rowid is reused after a delete), so each
 can be a watermark: what is above it is new.
@@ -25,7 +27,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 class TurnState(IntEnum):
@@ -49,9 +51,12 @@ class SessionState(IntEnum):
 DDL: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
-  event_id TEXT PRIMARY KEY, type TEXT NOT NULL, received_ms INTEGER NOT NULL
+  digest BLOB PRIMARY KEY, type TEXT NOT NULL, received_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE tombstones (target TEXT PRIMARY KEY, until_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE vacated (
+  session_id TEXT, turn_index INTEGER, first_ms INTEGER NOT NULL, PRIMARY KEY (session_id, turn_index)
+) WITHOUT ROWID;
 CREATE TABLE turns (
   turn_offset INTEGER PRIMARY KEY AUTOINCREMENT,
   session_id TEXT NOT NULL, turn_id TEXT NOT NULL, event_id TEXT NOT NULL, revision INTEGER NOT NULL,

@@ -50,7 +50,7 @@ def logical_state(ledger: Ledger) -> list[object]:
             ledger,
             "SELECT session_id, turn_id, event_id, revision, content, timestamp_ms, tags FROM turns ORDER BY 1, 2",
         ),
-        rows(ledger, "SELECT event_id FROM events ORDER BY 1"),
+        rows(ledger, "SELECT digest FROM events ORDER BY 1"),
         rows(ledger, "SELECT * FROM tombstones ORDER BY 1"),
         rows(ledger, "SELECT session_id, closed, platform_summary FROM sessions ORDER BY 1"),
     ]
