@@ -165,6 +165,13 @@ class Ingester:
             yield entries
             after = entries[-1].id
 
+    def _strays(self) -> Iterator[list[Entry]]:
+        while entries := self._stream.take_up_strays(self._name, count=self._n_entries):
+            _log.warning("entries.taken_up_again", n_entries=len(entries), first=entries[0].id)
+            self._registry.add_totals({"taken_up_again": len(entries)})
+            self._fit_replies(entries)
+            yield entries
+
     def _fit_replies(self, entries: list[Entry]) -> None:
         mean_bytes = sum(len(entry.raw or b"") for entry in entries) / len(entries)
         wanted = min(_MOST_ENTRIES, 4 * self._n_entries, round(_REPLY_BYTES / (mean_bytes + 1)))
@@ -177,6 +184,7 @@ class Ingester:
             _log.error("entries.lost", n_entries=len(claim.deleted), first=claim.deleted[0])
             self._registry.add_totals({"lost_before_ingest": len(claim.deleted)})
         self._ingest_all([claim.entries])
+        self._ingest_all(self._strays())
         self._sweep()
         self._stream.remove_idle_consumers(_FORGET_CONSUMERS_AFTER_MS)
 

@@ -19,6 +19,8 @@ FIELD: Final = b"event"
 _AT_ONCE: Final = 64
 """Letters in one script: each may hold megabytes, and the server does nothing else meanwhile."""
 _COUNTED_AT_ONCE: Final = 1_000
+_ACKED_AT_ONCE: Final = 5_000
+"""The server does nothing else for some ten milliseconds."""
 _ENTRY_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 T = TypeVar("T")
@@ -63,9 +65,10 @@ class Backlog:
     """How far behind the group is.
 
     Args:
-        length: entries in the stream, read ones that are not yet trimmed included.
+        length: entries in the stream; with several groups, read ones that are not yet trimmed included.
         undelivered: entries no consumer of the group was given yet.
         pending: entries given to a consumer and not acked.
+        stray: entries that are neither, because their consumer was deleted; the ingesters take them up again.
         oldest_pending_ms: age of the oldest pending entry by the server's clock; 0 when none is pending.
         dead: dead letters.
     """
@@ -73,13 +76,14 @@ class Backlog:
     length: int
     undelivered: int
     pending: int
+    stray: int
     oldest_pending_ms: int
     dead: int
 
     @property
     def unread(self) -> int:
         """Entries that are not yet in a ledger."""
-        return self.undelivered + self.pending
+        return self.undelivered + self.pending + self.stray
 
 
 class TurnStream:
@@ -93,6 +97,8 @@ class TurnStream:
         self.name = name
         self.dead_name = dead_name
         self.group = group
+        self._ack = client.register_script(scripts.ACK)
+        self._take_up = client.register_script(scripts.TAKE_UP)
         self._dead_letter = client.register_script(scripts.DEAD_LETTER)
         self._replay = client.register_script(scripts.REPLAY)
         self._trim = client.register_script(scripts.TRIM)
@@ -156,12 +162,22 @@ class TurnStream:
             if cursor == "0-0" or len(entries) >= count:  # the server looks at ten times count, then stops
                 return Claim(entries, deleted)
 
+    def take_up_strays(self, consumer: str, *, count: int) -> list[Entry]:
+        """Make entries pending again that were pending with a consumer that somebody deleted; gives up to ``count``.
+
+        They are told by being in the stream still, delivered and not pending: an acked one is deleted at once. With
+        several groups that does not hold, and none is found.
+        """
+        taken = self._in_group(self._take_up, [self.name], [self.group, consumer, count])
+        return [_entry(id_, dict(zip(fields[::2], fields[1::2], strict=True))) for id_, fields in taken]
+
     def ack(self, ids: Sequence[str]) -> int:
-        """Mark entries as done; what is to be kept of them must be durable before. Gives how many were pending."""
-        if not ids:
-            return 0
+        """Mark entries as done; what is to be kept of them must be durable before. Gives how many were pending.
+
+        Unless another group reads the stream, they are deleted from it in the same step.
+        """
         with translated(self.client):
-            return int(self.client.xack(self.name, self.group, *ids))
+            return sum(int(self._ack([self.name], [self.group, *some])) for some in _sliced(ids, _ACKED_AT_ONCE))
 
     # dead letters
 
@@ -217,23 +233,27 @@ class TurnStream:
     def backlog(self) -> Backlog:
         """Measure how far behind the group is; makes nothing."""
         with translated(self.client):
-            length, group = int(self.client.xlen(self.name)), self._group_info()
-            pending = int(group["pending"]) if group else 0
+            length, groups = int(self.client.xlen(self.name)), self._groups()
+            group = groups.get(self.group)
+            pending, undelivered = int(group["pending"]) if group else 0, self._undelivered(group, length)
             return Backlog(
                 length=length,
-                undelivered=self._undelivered(group, length),
+                undelivered=undelivered,
                 pending=pending,
+                stray=max(0, length - undelivered - pending) if len(groups) == 1 else 0,
                 oldest_pending_ms=self._oldest_pending_ms() if pending else 0,
                 dead=int(self.client.xlen(self.dead_name)),
             )
 
     def unread(self) -> int:
-        """Count entries that are not yet in a ledger, undelivered or pending; cheap enough for publishers."""
+        """Count entries that are not yet in a ledger; cheap enough for publishers."""
         with translated(self.client):
-            group = self._group_info()
-            if group is None:
-                return int(self.client.xlen(self.name))
-            return self._undelivered(group, 0) + int(group["pending"])
+            length, groups = int(self.client.xlen(self.name)), self._groups()
+            if self.group not in groups:
+                return length
+            group = groups[self.group]
+            unread = self._undelivered(group, 0) + int(group["pending"])
+            return max(unread, length) if len(groups) == 1 else unread
 
     def n_waiting(self, queue: str) -> int:
         """Count what waits in a list on the same server, such as a queue of doorbells."""
@@ -241,7 +261,9 @@ class TurnStream:
             return int(self.client.llen(queue))
 
     def trim(self) -> int:
-        """Drop what every group has read and acked, and nothing else; gives how many entries.
+        """Drop what every one of several groups has read and acked, and nothing else; gives how many entries.
+
+        With one group there is nothing to drop: what it acks is deleted.
 
         Why: ``MAXLEN`` would drop unread entries without a trace.
         """
@@ -276,14 +298,14 @@ class TurnStream:
         bounded = min(block_ms, int(timeout_s * 500)) if timeout_s else block_ms
         return bounded or None  # Redis takes 0 as for ever
 
-    def _group_info(self) -> dict[str, Any] | None:
+    def _groups(self) -> dict[str, dict[str, Any]]:
         try:
             groups = self.client.xinfo_groups(self.name)
         except redis_errors.ResponseError as error:
             if "no such key" not in str(error):
                 raise
-            return None
-        return next((group for group in groups if _text(group["name"]) == self.group), None)
+            return {}
+        return {_text(group["name"]): group for group in groups}
 
     def _undelivered(self, group: dict[str, Any] | None, length: int) -> int:
         if group is None:
