@@ -132,6 +132,18 @@ class Registry:
         """List the keys of all scopes known."""
         return [row[0] for row in self._rows("SELECT scope FROM shards ORDER BY scope", ())]
 
+    def known(self) -> dict[str, tuple[bool, int | None]]:
+        """Tell of each scope known whether it has work, and when (epoch ms) something falls due in it."""
+        return {
+            row[0]: (bool(row[1]), row[2])
+            for row in self._rows("SELECT scope, mark > settled, due_ms FROM shards", ())
+        }
+
+    def problems(self) -> list[str]:
+        """Have SQLite compare every page and index; [] when all is whole."""
+        found = [str(row[0]) for row in self._rows("PRAGMA integrity_check(5)", ())]
+        return [] if found == ["ok"] else found
+
     def counts(self) -> Counts:
         """Sum what all shards held when last settled."""
         return Counts(*self._rows(_SUM, ())[0])

@@ -62,6 +62,31 @@ class Snapshot:
         scores, ids = scores[:, :found], ids[:, :found]
         return (scores[0], ids[0]) if np.ndim(xq) == 1 else (scores, ids)
 
+    def ids(self) -> Ids:
+        """List the ids it holds, (n,) int64, in the index's own order."""
+        import faiss  # noqa: PLC0415 - loads its own thread pool
+
+        if isinstance(self._index, faiss.IndexIVF):
+            lists: Any = self._index.invlists
+            of_lists = [
+                faiss.rev_swig_ptr(lists.get_ids(number), lists.list_size(number)).copy()
+                for number in range(self._index.nlist)
+                if lists.list_size(number)
+            ]
+            return np.concatenate([np.empty(0, np.int64), *of_lists])
+        ids: Ids = faiss.vector_to_array(self._index.id_map)
+        return ids
+
+    def exact_vectors(self) -> Floats | None:
+        """Give the vectors (n, d) float32 in the order of `ids`, valid as long as this snapshot; None: only codes."""
+        import faiss  # noqa: PLC0415 - loads its own thread pool
+
+        if isinstance(self._index, faiss.IndexIVF):
+            return None
+        flat: Any = faiss.downcast_index(self._index.index)
+        vectors: Floats = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d)
+        return vectors.reshape(flat.ntotal, flat.d)
+
     def _parameters(self, allowed_ids: Ids | None) -> Any:
         import faiss  # noqa: PLC0415 - loads its own thread pool
 

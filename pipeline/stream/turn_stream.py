@@ -21,6 +21,7 @@ _AT_ONCE: Final = 64
 _COUNTED_AT_ONCE: Final = 1_000
 _ACKED_AT_ONCE: Final = 5_000
 """The server does nothing else for some ten milliseconds."""
+_LOOKED_AT_AT_ONCE: Final = 100
 _ENTRY_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 T = TypeVar("T")
@@ -245,6 +246,27 @@ class TurnStream:
                 dead=int(self.client.xlen(self.dead_name)),
             )
 
+    def pages(self) -> Iterator[tuple[list[Entry], list[Entry]]]:
+        """Yield all entries, some at a time: those read and not pending any more, and those still to be acked.
+
+        Takes nothing. An entry among the first was acked before it was yielded, or its consumer was deleted.
+        """
+        with translated(self.client):
+            group = self._groups().get(self.group)
+        delivered = _place(group["last-delivered-id"]) if group else (0, 0)
+        start = "-"
+        while True:
+            with translated(self.client):
+                found = [
+                    _entry(*item) for item in self.client.xrange(self.name, start, "+", count=_LOOKED_AT_AT_ONCE)
+                ]
+                if not found:
+                    return
+                pending = self._pending_ids(found[0].id, found[-1].id) if group else set()
+            done = [entry for entry in found if _place(entry.id) <= delivered and entry.id not in pending]
+            yield done, [entry for entry in found if _place(entry.id) > delivered or entry.id in pending]
+            start = f"({found[-1].id}"
+
     def unread(self) -> int:
         """Count entries that are not yet in a ledger; cheap enough for publishers."""
         with translated(self.client):
@@ -319,6 +341,13 @@ class TurnStream:
             if n_found < _COUNTED_AT_ONCE:
                 return total
 
+    def _pending_ids(self, first: str, last: str) -> set[str]:
+        pending, start = set[str](), first
+        while found := self.client.xpending_range(self.name, self.group, min=start, max=last, count=_COUNTED_AT_ONCE):
+            pending |= {_text(item["message_id"]) for item in found}
+            start = f"({_text(found[-1]['message_id'])}"
+        return pending
+
     def _oldest_pending_ms(self) -> int:
         first = self.client.xpending_range(self.name, self.group, min="-", max="+", count=1)
         if not first:
@@ -334,6 +363,12 @@ def _entry(entry_id: bytes, fields: dict[bytes, bytes] | None) -> Entry:
 
 def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _place(entry_id: bytes | str) -> tuple[int, int]:
+    """Read an entry id as numbers, which compare as the ids do."""
+    ms, _, sequence = _text(entry_id).partition("-")
+    return int(ms), int(sequence or 0)
 
 
 def _checked(entry_id: str) -> str:

@@ -132,6 +132,12 @@ class SummaryCache:
                     path.unlink()
             lock.release()
 
+    def damaged(self) -> list[Path]:
+        """List the files that cannot be read, or are filed under another's key."""
+        return [
+            path for path in sorted(self._folder.glob("*.json")) if self.read(path.stem) is None and path.exists()
+        ]
+
     def forget(self, session_key: str) -> int:
         """Remove what was summarised for a session, and whatever cannot be read; durable on return.
 

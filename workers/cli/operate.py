@@ -138,7 +138,7 @@ def doctor(
     as_json: common.AsJson = False,
 ) -> None:
     """Look for what is wrong, and say what to do; exit 2, 3 or 4 when something is."""
-    from workers.doctor import Verdict, examine  # noqa: PLC0415 - for this verb only
+    from workers.checkup import Verdict, examine  # noqa: PLC0415 - for this verb only
 
     codes = {
         Verdict.CONFIGURATION: common.EXIT_USAGE,

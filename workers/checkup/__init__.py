@@ -1,0 +1,29 @@
+"""Looking for what is wrong, and mending it.
+
+`installation` looks at packages, settings, the model and the server; `data` at everything that was
+accepted: `shard` at one scope's files, `summaries` at what its sessions' summaries cover, `stream` at what no ledger
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipeline.records import Scope
+from pipeline.settings import Settings
+from workers.checkup import installation
+from workers.checkup.data import look_at_data, verify_data
+from workers.checkup.finding import Finding, Verdict
+
+__all__ = ["Finding", "Verdict", "examine", "verify_data"]
+
+
+def examine(settings: Settings, *, verify: bool, scopes: Sequence[Scope] | None = None) -> Iterator[Finding]:
+    """Look at everything, the cheap first; with ``verify`` also at all data, or that of some scopes.
+
+    Raises:
+        ConfigError: there is no such scope.
+    """
+    yield from installation.findings(settings)
+    if verify:
+        yield from look_at_data(settings, scopes=scopes)
