@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ class Spawner:
         self._all: list[ForkServerProcess] = []
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_IMPORTED_BEFORE_THE_FORK)
+        with mock.patch.dict(os.environ, dict.fromkeys(THREAD_VARIABLES, "1")):
+            forkserver.ensure_running()
 
     def ingester(self, environment: Mapping[str, str], name: str = "i1") -> ForkServerProcess:
         """Fork an ingester."""
@@ -86,8 +89,7 @@ class Spawner:
         child = self._context.Process(
             target=_become, args=(run, arguments, dict(environment), str(self._log)), daemon=True
         )
-        with mock.patch.dict(os.environ, dict.fromkeys(THREAD_VARIABLES, "1")):
-            child.start()
+        child.start()
         self._all.append(child)
         return child
 
@@ -97,6 +99,7 @@ class Spawner:
             child.kill()
         for child in self._all:
             child.join()
+        self._all.clear()
 
 
 def run_ingester(name: str) -> None:
