@@ -13,9 +13,8 @@ from pipeline.ledger import LedgerPool
 from pipeline.ledger.connection import create
 from pipeline.records import Scope
 from pipeline.registry import Counts, Registry
-from pipeline.settings import Settings
 from pipeline.shards import LEDGER_FILE, Shards
-from workers import up
+from workers.refill import refill
 
 ALICE, BOB = Scope("user", "alice"), Scope("user", "bob")
 
@@ -30,7 +29,7 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
 def refill(data_dir: Path) -> list[str]:
     """Start, and give the events that it logged."""
     with structlog.testing.capture_logs() as logged:
-        up._refill_registry(Settings(data_dir=data_dir))
+        refill(data_dir)
     return [line["event"] for line in logged]
 
 
