@@ -14,7 +14,7 @@ from pipeline.ledger.connection import create
 from pipeline.records import Scope
 from pipeline.registry import Counts, Registry
 from pipeline.shards import LEDGER_FILE, Shards
-from workers.refill import refill
+from workers import refill as refilling
 
 ALICE, BOB = Scope("user", "alice"), Scope("user", "bob")
 
@@ -29,7 +29,7 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
 def refill(data_dir: Path) -> list[str]:
     """Start, and give the events that it logged."""
     with structlog.testing.capture_logs() as logged:
-        refill(data_dir)
+        refilling.refill(data_dir)
     return [line["event"] for line in logged]
 
 
@@ -73,7 +73,7 @@ def test_a_power_cut_marks_every_shard(data_dir: Path, monkeypatch: pytest.Monke
     """The last marks may not have reached the disk."""
     refill(data_dir)
     settle(data_dir)
-    monkeypatch.setattr(up, "_boot_id", lambda: "another boot")
+    monkeypatch.setattr(refilling, "_boot_id", lambda: "another boot")
     assert refill(data_dir) == ["registry.refilled"]
     assert undone(data_dir) == 1
 
