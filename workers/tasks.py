@@ -25,7 +25,7 @@ from kombu.exceptions import OperationalError
 from pipeline import cognition
 from pipeline.chunk import Chunker
 from pipeline.crash_points import CrashPoint, passing
-from pipeline.embed import Embedder
+from pipeline.embed import Embedder, unit_vectors
 from pipeline.errors import ConfigError, ShardError, TransientError
 from pipeline.ledger import Ledger, LedgerPool, upkeep, work
 from pipeline.ledger.fulltext import index_form
@@ -145,7 +145,7 @@ class Flow:
         """Chunk, embed and commit; gives the ledgers that refused the commit."""
         turns = [turn for batch in claimed.values() for turn in batch]
         chunks = self.chunker.chunk_many([turn.content for turn in turns])
-        vectors = iter(self.embedder.embed([chunk.text for of_turn in chunks for chunk in of_turn]))
+        vectors = iter(unit_vectors(self.embedder, [chunk.text for of_turn in chunks for chunk in of_turn]))
         passing(CrashPoint.AFTER_EMBED)
         done = iter([_work_on(turn, of_turn, vectors) for turn, of_turn in zip(turns, chunks, strict=True)])
         n_searchable, refused = 0, list(claimed)

@@ -2,10 +2,14 @@
 
 A session's ``version`` grows with every change. A summary is stored only for the version it was made from, so turns
 that arrive meanwhile leave the session due, and what was forgotten meanwhile is not written back.
+
+A quarantined turn is left out of its session's summary, and a session waits while a turn of it is tried again: words
+that end a worker would do so again in a summary, where nobody counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +23,13 @@ from pipeline.ledger.work import require_model
 
 @dataclass(frozen=True, slots=True)
 class DueSession:
-    """A session whose summary does not cover its latest version."""
+    """A session whose summary does not cover its latest version; ``n_ended`` workers ended on it since it failed."""
 
     session_id: str
     version: int
     platform_summary: str | None
     attempts: int
+    n_ended: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,12 @@ class NewSummary:
     tokens_out: int = 0
 
 
+_BEGUN, _BEGUN_AGAIN = "being embedded", "being embedded again"
+_N_ENDED = f"CASE failure WHEN '{_BEGUN}' THEN 1 WHEN '{_BEGUN_AGAIN}' THEN 2 ELSE 0 END"
 _DUE = (
     "state = 0 AND ifnull(retry_at_ms, 0) <= :now AND changed_ms <= :now -"
     " CASE WHEN closed THEN :settle ELSE :idle END"
+    " AND session_id NOT IN (SELECT session_id FROM turns WHERE state IN (0, 1) AND attempts > 0)"
 )
 
 
@@ -53,7 +61,7 @@ def due(ledger: Ledger, *, now_ms: int, idle_ms: int, settle_ms: int, limit: int
         return [
             DueSession(*row)
             for row in connection.execute(
-                f"SELECT session_id, version, platform_summary, attempts FROM sessions WHERE {_DUE}"
+                f"SELECT session_id, version, platform_summary, attempts, {_N_ENDED} FROM sessions WHERE {_DUE}"
                 " ORDER BY changed_ms, session_id LIMIT :limit",
                 {"now": now_ms, "settle": settle_ms, "idle": idle_ms, "limit": limit},
             )
@@ -61,10 +69,10 @@ def due(ledger: Ledger, *, now_ms: int, idle_ms: int, settle_ms: int, limit: int
 
 
 def lines(ledger: Ledger, session_id: str) -> list[tuple[str, str]]:
-    """Read a session's turns as (speaker or role, content), in the publisher's order."""
+    """Read a session's turns but the quarantined as (speaker or role, content), in the publisher's order."""
     with ledger.read() as connection:
         rows = connection.execute(
-            "SELECT ifnull(speaker, role), content FROM turns WHERE session_id = ?"
+            "SELECT ifnull(speaker, role), content FROM turns WHERE session_id = ? AND state <> 4"
             " ORDER BY timestamp_ms, turn_index, turn_id",
             (session_id,),
         )
@@ -83,6 +91,17 @@ def current_digest(ledger: Ledger, session_id: str) -> str | None:
     with ledger.read() as connection:
         row = connection.execute("SELECT digest FROM summaries WHERE session_id = ?", (session_id,)).fetchone()
         return None if row is None else row[0]
+
+
+def begin(ledger: Ledger, due_sessions: Sequence[DueSession]) -> None:
+    """Note, before anything is risked, whose summaries are embedded now; what comes of it overwrites the note."""
+    if not due_sessions:
+        return
+    with ledger.write() as connection:
+        connection.executemany(
+            "UPDATE sessions SET failure = ? WHERE session_id = ? AND version = ?",
+            [(_BEGUN_AGAIN if s.n_ended else _BEGUN, s.session_id, s.version) for s in due_sessions],
+        )
 
 
 def put_summary(
