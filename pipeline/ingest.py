@@ -97,15 +97,23 @@ class Ingest:
         ledgers: this process's ledgers.
         registry: told which scopes have work.
         clock: epoch milliseconds.
+        beat: called at each step, of which none should take long; by several threads.
     """
 
     def __init__(
-        self, stream: TurnStream, ledgers: LedgerPool, registry: Registry, *, clock: Callable[[], int]
+        self,
+        stream: TurnStream,
+        ledgers: LedgerPool,
+        registry: Registry,
+        *,
+        clock: Callable[[], int],
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._stream = stream
         self._ledgers = ledgers
         self._registry = registry
         self._clock = clock
+        self._beat = beat
         self._threads = ThreadPoolExecutor(_COMMIT_THREADS, thread_name_prefix="commit")
 
     def commit(self, batch: Batch) -> Iterator[list[str]]:
@@ -140,7 +148,9 @@ class Ingest:
         written = [
             (share, ledger) for share, ledger in zip(shares, apply_all(self._apply, shares), strict=True) if ledger
         ]
+        self._beat()
         disk.flush([ledger for _, ledger in written])
+        self._beat()
         passing(CrashPoint.AFTER_FLUSH)
         keys = [share.scope.key for share, _ in written]
         self._registry.mark(keys, now_ms=self._clock())
@@ -153,6 +163,7 @@ class Ingest:
         return keys
 
     def _apply(self, share: _Share) -> Ledger | None:
+        self._beat()
         try:
             ledger = self._ledgers.open(share.scope)
             share.outcomes.update(events.apply(ledger, share.events, now_ms=self._clock()))

@@ -37,10 +37,12 @@ def make_app(redis_url: str, *, timeout_s: float) -> Celery:
         worker_prefetch_multiplier=1,
         worker_enable_remote_control=False,
         worker_send_task_events=False,
+        worker_cancel_long_running_tasks_on_connection_loss=True,  # none is: all are acked before they run
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        broker_channel_error_retry=True,  # see workers.consumer
         broker_pool_limit=2,
         broker_transport_options={
             "queue_order_strategy": "priority",

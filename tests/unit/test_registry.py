@@ -44,11 +44,11 @@ def test_undone_and_due_scopes_are_rung_again_oldest_first(registry: Registry) -
     registry.mark(["user/a"], now_ms=3)
     registry.mark(["user/c"], now_ms=1)
     registry.settle([("user/c", 1, 100, Counts())])
-    assert registry.undone(rung_before_ms=1, limit=10) == ["user/a", "user/b"]
+    assert registry.undone(now_ms=99, rung_before_ms=1, limit=10) == ["user/a", "user/b"]
     assert registry.due(now_ms=99, rung_before_ms=1, limit=10) == []
     assert registry.due(now_ms=100, rung_before_ms=1, limit=10) == ["user/c"]
     registry.note_rung(["user/a"], now_ms=50)
-    assert registry.undone(rung_before_ms=50, limit=10) == ["user/b"]
+    assert registry.undone(now_ms=99, rung_before_ms=50, limit=10) == ["user/b"]
 
 
 def test_what_another_doorbell_has_seen_to_is_not_looked_at_again(registry: Registry) -> None:

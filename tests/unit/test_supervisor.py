@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from workers import supervisor
-from workers.supervisor import Backoff, ChildSpec
+from workers.supervisor import Backoff, ChildSpec, data_folder
+from workers.supervisor.child import Child, reason_of
 
 
 def test_waits_between_restarts_double_up_to_a_bound() -> None:
@@ -40,16 +40,16 @@ def die(child: Any, *, started: float, died: float) -> float:
 
 def test_a_child_that_was_healthy_starts_again_quickly() -> None:
     """A crash a day must not be punished like a crash loop."""
-    child = supervisor._Child(ChildSpec(name="a", command=["true"]), Backoff())
+    child = Child(ChildSpec(name="a", command=["true"]), Backoff())
     assert [die(child, started=n, died=n + 1.0) for n in range(3)] == [0.2, 0.4, 0.8]
-    assert die(child, started=100, died=129.9) == 1.6
-    assert die(child, started=200, died=230.0) == 0.2
+    assert die(child, started=100, died=104.9) == 1.6
+    assert die(child, started=200, died=205.0) == 0.2
     assert die(child, started=300, died=301.0) == 0.4
 
 
 def test_an_exit_is_told_in_words() -> None:
     """A signal's number means nothing in a log; an unnamed one must not end the supervisor."""
-    assert [supervisor._reason(code) for code in (0, 2, -9, -15, -40)] == [
+    assert [reason_of(code) for code in (0, 2, -9, -15, -40)] == [
         "exit 0",
         "exit 2",
         "SIGKILL",
@@ -60,4 +60,4 @@ def test_an_exit_is_told_in_words() -> None:
 
 def test_a_lock_file_without_a_name_still_says_something() -> None:
     """The holder may be between taking the lock and writing who it is."""
-    assert supervisor._holder(b"") == supervisor._holder(b"[]") == supervisor._holder(b"{}") == "another process"
+    assert data_folder._holder(b"") == data_folder._holder(b"[]") == data_folder._holder(b"{}") == "another process"
