@@ -22,6 +22,7 @@ from pipeline.errors import ShardError
 
 _SAVE_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
+_LEFT_OVER: Final = ("temp-*.aof", "temp-*.rdb")
 
 
 def become_server(binary: str, config_path: Path) -> None:
@@ -33,6 +34,9 @@ def become_server(binary: str, config_path: Path) -> None:
     os.umask(0o077)
     lock = os.open(config_path.parent / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
     _take(lock, [binary, str(config_path)])
+    for name in _LEFT_OVER:  # of a rewrite that a kill cut off: whole copies that nobody would remove
+        for path in config_path.parent.rglob(name):
+            path.unlink()
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     os.set_inheritable(lock, True)

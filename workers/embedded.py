@@ -117,6 +117,7 @@ class EmbeddedServer:
             "appendonly": "yes",
             "appendfsync": "always" if self._durability == "strict" else "everysec",
             "aof-load-truncated": "yes",
+            "stream-node-max-entries": "1",  # else a deleted entry's bytes stay as long as one beside it does
             "maxmemory": str(self._memory_bytes),
             "maxmemory-policy": "noeviction",
         }

@@ -5,6 +5,7 @@
 | meta | fact about the file: `scope`, `format`, `model_key`, `dimension` | key |
 | events | event applied, by the digest of its id, so that none is applied twice | digest |
 | tombstones | thing forgotten, by digest, so that a replay does not revive it | target |
+| forgettings | request to forget, with the numbers of what it removed | digest of its event's id |
 | vacated | hole that a turn deleted on request left in its session's numbering | session_id, turn_index |
 | turns | turn in its latest revision; `turn_offset` is new for each revision | turn_offset |
 | traces | committed chunk, `content[start:stop]` of its turn, with its cognitive fields | trace_id |
@@ -54,6 +55,12 @@ CREATE TABLE events (
   digest BLOB PRIMARY KEY, type TEXT NOT NULL, received_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE tombstones (target TEXT PRIMARY KEY, until_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE forgettings (
+  digest BLOB PRIMARY KEY, target TEXT NOT NULL, was_known INTEGER NOT NULL, was_forgotten INTEGER NOT NULL,
+  turns INTEGER NOT NULL, sessions INTEGER NOT NULL, summaries INTEGER NOT NULL, chunks INTEGER NOT NULL,
+  dead_letters INTEGER NOT NULL DEFAULT 0, rewritten INTEGER, purged_ms INTEGER
+) WITHOUT ROWID;
+CREATE INDEX forgettings_unpurged ON forgettings (target) WHERE purged_ms IS NULL;
 CREATE TABLE vacated (
   session_id TEXT, turn_index INTEGER, first_ms INTEGER NOT NULL, PRIMARY KEY (session_id, turn_index)
 ) WITHOUT ROWID;

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.ledger.events import PURGE_DUE
+from pipeline.ledger.forgetting import note_purge_due
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.schema import SessionState
 from pipeline.ledger.work import require_model
@@ -136,7 +136,7 @@ def put_summary(
                 (SessionState.SUMMARISED, summary.session_id, version),
             )
             if connection.changes() == 0:
-                connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PURGE_DUE, str(now_ms)))
+                note_purge_due(connection, now_ms)
                 return False
         connection.execute("DELETE FROM summaries WHERE session_id = ?", (summary.session_id,))
         connection.execute(

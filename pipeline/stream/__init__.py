@@ -14,9 +14,11 @@ the server itself may lose is `appendfsync`'s business.
 """
 
 from pipeline.stream.connection import address, check_server, connect, embedded_url, server_url, socket_path
-from pipeline.stream.turn_stream import Backlog, Claim, DeadLetter, Entry, TurnStream
+from pipeline.stream.entries import MAX_LETTER_BYTES, Backlog, Claim, DeadLetter, Entry
+from pipeline.stream.turn_stream import TurnStream
 
 __all__ = [
+    "MAX_LETTER_BYTES",
     "Backlog",
     "Claim",
     "DeadLetter",

@@ -133,3 +133,11 @@ COUNT_AFTER: Final = """#!lua flags=no-writes
 local found = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+', 'COUNT', ARGV[2])
 return {#found, #found > 0 and found[#found][1] or ARGV[1]}
 """
+
+ENDS: Final = """#!lua flags=no-writes
+-- KEYS: turns. Gives the id of the first entry, '' without one, and the last id ever given out.
+if redis.call('EXISTS', KEYS[1]) == 0 then return {'', '0-0'} end
+local info, reply = {}, redis.call('XINFO', 'STREAM', KEYS[1])
+for i = 1, #reply, 2 do info[reply[i]] = reply[i + 1] end
+return {info['first-entry'] and info['first-entry'][1] or '', info['last-generated-id']}
+"""

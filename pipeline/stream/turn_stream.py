@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -14,77 +13,19 @@ from redis import exceptions as redis_errors
 from pipeline.errors import ConfigError
 from pipeline.stream import scripts
 from pipeline.stream.connection import address, translate, translated
+from pipeline.stream.entries import Backlog, Claim, DeadLetter, Entry
 
 FIELD: Final = b"event"
 _AT_ONCE: Final = 64
 """Letters in one script: each may hold megabytes, and the server does nothing else meanwhile."""
 _COUNTED_AT_ONCE: Final = 1_000
+_LOOKED_AT_ONCE: Final = 16
 _ACKED_AT_ONCE: Final = 5_000
 """The server does nothing else for some ten milliseconds."""
 _LOOKED_AT_AT_ONCE: Final = 100
 _ENTRY_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry as read; ``n_fields`` is 0 when it was deleted from the stream but is still pending.
-
-    Args:
-        id: as in Redis, ``milliseconds-sequence``.
-        raw: bytes of the field ``event``, or None when there is no such field.
-        n_fields: fields of the entry; a well-formed one has one.
-    """
-
-    id: str
-    raw: bytes | None
-    n_fields: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Entries taken over from consumers that went silent, and ids that were pending but no longer exist."""
-
-    entries: list[Entry]
-    deleted: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """An entry set aside for good; ``id`` is its place among the dead letters, "" before it has one."""
-
-    entry_id: str
-    raw: bytes | None
-    reason: str
-    field: str = ""
-    id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """How far behind the group is.
-
-    Args:
-        length: entries in the stream; with several groups, read ones that are not yet trimmed included.
-        undelivered: entries no consumer of the group was given yet.
-        pending: entries given to a consumer and not acked.
-        stray: entries that are neither, because their consumer was deleted; the ingesters take them up again.
-        oldest_pending_ms: age of the oldest pending entry by the server's clock; 0 when none is pending.
-        dead: dead letters.
-    """
-
-    length: int
-    undelivered: int
-    pending: int
-    stray: int
-    oldest_pending_ms: int
-    dead: int
-
-    @property
-    def unread(self) -> int:
-        """Entries that are not yet in a ledger."""
-        return self.undelivered + self.pending + self.stray
 
 
 class TurnStream:
@@ -105,6 +46,7 @@ class TurnStream:
         self._trim = client.register_script(scripts.TRIM)
         self._remove_idle = client.register_script(scripts.REMOVE_IDLE_CONSUMERS)
         self._count_after = client.register_script(scripts.COUNT_AFTER)
+        self._ends = client.register_script(scripts.ENDS)
 
     # publishing
 
@@ -185,14 +127,16 @@ class TurnStream:
     def dead_letter_and_ack(self, letters: Iterable[DeadLetter]) -> int:
         """Set entries aside and ack them, both or neither; one that is not pending any more was done before.
 
-        Gives how many were set aside now. Safe to repeat, and from two consumers at once.
+        Gives how many were set aside now. Safe to repeat, and from two consumers at once. Of an entry over
+        `MAX_LETTER_BYTES` only the reason is kept.
         """
         n_done = 0
         for some in _sliced(letters, _AT_ONCE):
             arguments: list[str | bytes] = [self.group]
             for letter in some:
-                present = "0" if letter.raw is None else "1"
-                arguments += [letter.entry_id, letter.reason, letter.field, present, letter.raw or b""]
+                kept = letter.bounded()
+                present = "0" if kept.raw is None else "1"
+                arguments += [kept.entry_id, kept.reason, kept.field, present, kept.raw or b""]
             n_done += self._in_group(self._dead_letter, [self.name, self.dead_name], arguments)
         return n_done
 
@@ -291,6 +235,23 @@ class TurnStream:
         """
         with translated(self.client):
             return int(self._trim([self.name]))
+
+    def ends(self) -> tuple[str | None, str]:
+        """Give the id of the first entry, None without one, and the last id ever given out."""
+        with translated(self.client):
+            first, last = self._ends([self.name])
+        return _text(first) or None, _text(last)
+
+    def entries(self, *, up_to: str) -> Iterator[Entry]:
+        """Look at the entries from the first on, up to an id, whoever was given them; takes none."""
+        start = "-"
+        while True:
+            with translated(self.client):
+                found = self.client.xrange(self.name, start, _checked(up_to), count=_LOOKED_AT_ONCE)
+            yield from (_entry(*item) for item in found)
+            if len(found) < _LOOKED_AT_ONCE:
+                return
+            start = f"({_text(found[-1][0])}"
 
     def remove_idle_consumers(self, min_idle_ms: int) -> list[str]:
         """Forget consumers silent for so long that have nothing pending; gives their names."""

@@ -51,7 +51,7 @@ def test_an_event_is_known_again_by_a_digest_alone(ledger: Ledger) -> None:
     """The id of a forgotten event may itself tell who said what; a replay must be recognised all the same."""
     said = turn("telegram-ada-lovelace-4211")
     apply(ledger, said, turn_deleted(said.turn_id))
-    upkeep.end_purge(ledger, upkeep.status(ledger, idle_ms=0, settle_ms=0).purge_due or "")
+    upkeep.purge_ledger(ledger)
     assert events.is_applied(ledger.connection, said.event_id)
     assert not events.is_applied(ledger.connection, "telegram-ada-lovelace-4212")
     assert apply(ledger, said) == [Outcome.DUPLICATE]
