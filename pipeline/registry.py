@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final
 
 import apsw
 
@@ -140,6 +140,9 @@ class Registry:
         create: make the file when there is none; False: leave the folder alone and know of no scope.
     """
 
+    WAITS: Final = ("undone", "refused", "unsummarised", "snapshots", "purges")
+    """What a scope can wait for, as `Waiting` counts it and `worst` knows it."""
+
     def __init__(self, data_dir: Path, *, busy_timeout_ms: int = 30_000, create: bool = True) -> None:
         self.path = data_dir / FILE
         self._lock = threading.Lock()
@@ -192,8 +195,8 @@ class Registry:
         """Count what waits, in one look at all shards."""
         return Waiting(*self._rows(_WAITING, ())[0])
 
-    def worst(self, what: Literal["undone", "refused", "unsummarised", "snapshots", "purges"]) -> Worst | None:
-        """Give the scope that has waited longest for it; None when none waits."""
+    def worst(self, what: str) -> Worst | None:
+        """Give the scope that has waited longest for one of `WAITS`; None when none waits."""
         since, condition = _SINCE[what]
         rows = self._rows(
             f"SELECT scope, {since}, refusal FROM shards WHERE {condition} ORDER BY {since}, scope LIMIT 1", ()
