@@ -30,7 +30,7 @@ def refill(data_dir: Path) -> None:
     try:
         _mark_unknown(data_dir)
     except ShardError as error:
-        _set_aside(data_dir, reason=str(error))
+        set_aside(data_dir, reason=str(error))
         _mark_unknown(data_dir)
 
 
@@ -52,13 +52,14 @@ def _mark_unknown(data_dir: Path) -> None:
         _log.info("registry.refilled", n_scopes=len(scopes))
 
 
-def _set_aside(data_dir: Path, *, reason: str) -> None:
+def set_aside(data_dir: Path, *, reason: str) -> Path:
     """Rename a damaged registry, its main file last: killed before that, the next start does it again."""
     aside = f"{FILE}.damaged-{_now_ms()}"
     for suffix in ("-wal", "-shm", ""):
         with suppress(FileNotFoundError):
             (data_dir / (FILE + suffix)).rename(data_dir / (aside + suffix))
     _log.warning("registry.set_aside", file=aside, reason=reason)
+    return data_dir / aside
 
 
 def _scope_in(folder: Path) -> str | None:

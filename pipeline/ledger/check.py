@@ -18,9 +18,11 @@ from typing import Any, Final
 
 import apsw
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.ledger import events, reads
 from pipeline.ledger.connection import read_meta
+from pipeline.ledger.forgetting import PURGE_DUE
 from pipeline.records import SESSION_TAG_PREFIX
 
 _SHOWN: Final = 3
@@ -28,6 +30,7 @@ _BLOCK_ROWS: Final = 4_096
 _MAX_NORM_ERROR: Final = 0.01
 """Float16 alone moves the length of a 384-dimensional unit vector by less than 0.001."""
 MADE_AGAIN: Final = "'turnstream doctor --repair' has it made again from the turns"
+SALVAGED: Final = "'turnstream doctor --repair' saves what can still be read"
 RESTORE: Final = "restore the ledger from a backup"
 
 
@@ -62,8 +65,7 @@ def structure(connection: apsw.Connection) -> list[Fault]:
     problems = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(5)")]
     if problems == ["ok"]:
         return []
-    remedy = "'turnstream doctor --repair' rebuilds what can be rebuilt; else " + RESTORE
-    return [Fault("file", "; ".join(problems), remedy)]
+    return [Fault("ledger", "; ".join(problems), f"{SALVAGED}, or {RESTORE}")]
 
 
 def contents(connection: apsw.Connection) -> Iterator[Fault]:
@@ -90,6 +92,21 @@ def unfinished(connection: apsw.Connection) -> Iterator[Fault]:
         found = [str(row[0]) for row in connection.execute(places)]
         if found:
             yield Fault(part, f"{problem}: {_some(found)}", remedy)
+
+
+def is_fulltext_wrong(connection: apsw.Connection) -> bool:
+    """Tell whether full text has other turns than the searchable ones."""
+    return any(
+        connection.execute(f"{rule.places} LIMIT 1").fetchone() is not None
+        for rule in _ROWS
+        if rule.part == "full text"
+    )
+
+
+def is_model_named(connection: apsw.Connection) -> bool:
+    """Tell whether the ledger says whose its vectors are; one without vectors need not."""
+    meta = read_meta(connection)
+    return bool(meta.get("model_key") and meta.get("dimension", "").isdecimal()) or not reads.has_traces(connection)
 
 
 def gap_fault(gap: Gap) -> Fault:
@@ -134,14 +151,21 @@ def damaged_turns(connection: apsw.Connection) -> dict[int, str]:
         if str(content).strip():
             found[offset] = "skipped though they have words"
     bad = _bad_vectors(connection, "SELECT trace_id, vector FROM vectors")
-    if bad:
-        rows: Any = connection.execute(
-            "SELECT DISTINCT turn_offset FROM carray(?) wanted CROSS JOIN traces ON trace_id = wanted.value"
-            " JOIN turns USING (turn_offset)",
-            (apsw.carray(np.array(bad, dtype=np.int64), flags=apsw.SQLITE_CARRAY_INT64),),
-        )
-        found |= {row[0]: "with a vector that is none: wrong size, not finite or not of length 1" for row in rows}
+    for offset in turns_of(connection, np.array(bad, dtype=np.int64)):
+        found[offset] = "with a vector that is none: wrong size, not finite or not of length 1"
     return found
+
+
+def turns_of(connection: apsw.Connection, trace_ids: npt.NDArray[np.int64]) -> set[int]:
+    """Give the offsets of the turns that traces belong to."""
+    if not trace_ids.size:
+        return set()
+    rows: Any = connection.execute(
+        "SELECT turn_offset FROM carray(?) wanted CROSS JOIN traces ON trace_id = wanted.value"
+        " JOIN turns USING (turn_offset)",
+        (apsw.carray(np.ascontiguousarray(trace_ids), flags=apsw.SQLITE_CARRAY_INT64),),
+    )
+    return {row[0] for row in rows}
 
 
 def damaged_summaries(connection: apsw.Connection) -> dict[str, str]:
@@ -154,6 +178,19 @@ def damaged_summaries(connection: apsw.Connection) -> dict[str, str]:
         if summary_id in bad:
             found[str(session_id)] = "summaries with a vector that is none"
     return found
+
+
+def vectors_between(
+    connection: apsw.Connection, first: int, last: int, dimension: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Fetch ids (n,) ascending and vectors ``(n, d) float32`` from one trace to another, if they are of that size."""
+    rows: Any = connection.execute(
+        "SELECT trace_id, vector FROM vectors WHERE trace_id BETWEEN ? AND ? AND length(vector) = ?"
+        " ORDER BY trace_id",
+        (first, last, 2 * dimension),
+    ).fetchall()
+    flat = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f2").astype(np.float32)
+    return np.array([row[0] for row in rows], dtype=np.int64), flat.reshape(len(rows), dimension)
 
 
 def unapplied_turns(connection: apsw.Connection) -> dict[str, str]:
@@ -190,7 +227,7 @@ def turn_places(connection: apsw.Connection, offsets: Iterable[int]) -> list[str
 
 def counts(connection: apsw.Connection) -> Counted:
     """Count turns and what is left to do."""
-    row: Any = connection.execute(_COUNTS, (events.PURGE_DUE,)).fetchone()
+    row: Any = connection.execute(_COUNTS, (PURGE_DUE,)).fetchone()
     return Counted(row[0], n_undone=row[1] + row[2], n_unsummarised=row[3])
 
 
@@ -266,7 +303,7 @@ _UNFINISHED: Final = (
     ("sessions", "closed sessions without an up-to-date summary",
      "SELECT 'session ''' || session_id || '''' FROM sessions WHERE state = 0 AND closed AND attempts = 0"),
     ("forgetting", "forgotten bytes not purged yet",
-     f"SELECT 'since ' || value FROM meta WHERE key = '{events.PURGE_DUE}'"),
+     f"SELECT 'since ' || value FROM meta WHERE key = '{PURGE_DUE}'"),
 )  # fmt: skip
 _COUNTS: Final = (
     "SELECT count(*), ifnull(sum(state IN (0, 1)), 0), (SELECT count(*) FROM meta WHERE key = ?),"
@@ -275,9 +312,7 @@ _COUNTS: Final = (
 
 
 def _meta_faults(connection: apsw.Connection) -> Iterator[Fault]:
-    meta = read_meta(connection)
-    has_vectors = reads.has_traces(connection)
-    if has_vectors and not (meta.get("model_key") and meta.get("dimension", "").isdecimal()):
+    if not is_model_named(connection):
         yield Fault("meta", "it does not say which model made its vectors", MADE_AGAIN)
     row: Any = connection.execute("SELECT ifnull(max(trace_id), 0) FROM traces").fetchone()
     if row[0] > reads.last_trace_id(connection):
@@ -286,15 +321,16 @@ def _meta_faults(connection: apsw.Connection) -> Iterator[Fault]:
 
 def _bad_vectors(connection: apsw.Connection, query: str) -> list[int]:
     """Give the ids of vectors of another size than the ledger's, with a number that is none, or not of length 1."""
-    dimension = int(read_meta(connection).get("dimension", "0") or 0)
+    dimension = read_meta(connection).get("dimension", "")
+    n_bytes = 2 * int(dimension) if dimension.isdecimal() else -1
     rows: Iterator[Any] = iter(connection.execute(query))
     bad: list[int] = []
     while block := list(islice(rows, _BLOCK_ROWS)):
-        bad += [row[0] for row in block if len(row[1]) != 2 * dimension]
-        block = [row for row in block if len(row[1]) == 2 * dimension]
+        bad += [row[0] for row in block if len(row[1]) != n_bytes]
+        block = [row for row in block if len(row[1]) == n_bytes]
         vectors = np.frombuffer(b"".join(row[1] for row in block), dtype="<f2").astype(np.float32)
         with np.errstate(invalid="ignore", over="ignore"):
-            norms = np.linalg.norm(vectors.reshape(len(block), dimension), axis=1)
+            norms = np.linalg.norm(vectors.reshape(len(block), -1), axis=1) if block else np.empty(0)
         is_unit = np.abs(norms - 1) <= _MAX_NORM_ERROR  # False for NaN, too
         bad += [block[i][0] for i in np.flatnonzero(~is_unit)]
     return bad

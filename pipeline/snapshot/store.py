@@ -142,6 +142,18 @@ class SnapshotStore:
         log.info("snapshot.published", shard=manifest.shard, kind=kind, generation=generation, count=manifest.count)
         return manifest
 
+    def discard(self, kind: Kind) -> None:
+        """Serve nothing from now on: the manifest goes first, then every file of the kind; durable on return.
+
+        Raises:
+            ShardError: the shard's folder is gone.
+            TransientError: a publisher holds the lock.
+        """
+        with self._locked(kind):
+            self._manifest_path(kind).unlink(missing_ok=True)
+            _sync_folder(self._folder)
+            self._remove_all_but(kind, 0)
+
     def _look(self, kind: Kind, at: Callable[[Manifest], T]) -> T | None:
         """Look at the served generation; again when a newer one takes its file away meanwhile.
 

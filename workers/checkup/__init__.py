@@ -2,7 +2,7 @@
 
 `installation` looks at packages, settings, the model and the server; `data` at everything that was
 accepted: `shard` at one scope's files, `summaries` at what its sessions' summaries cover, `stream` at what no ledger
-has.
+has. `repair` mends.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pipeline.settings import Settings
 from workers.checkup import installation
 from workers.checkup.data import look_at_data, verify_data
 from workers.checkup.finding import Finding, Verdict
+from workers.checkup.repair import repair
 
-__all__ = ["Finding", "Verdict", "examine", "verify_data"]
+__all__ = ["Finding", "Verdict", "examine", "repair", "verify_data"]
 
 
 def examine(settings: Settings, *, verify: bool, scopes: Sequence[Scope] | None = None) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ class Verdict(StrEnum):
     """How bad a finding is; the worst one decides the exit code."""
 
     OK = "ok"
+    REPAIRED = "repaired"
     ADVICE = "advice"
     CONFIGURATION = "configuration"
     UNREACHABLE = "unreachable"
@@ -28,3 +29,8 @@ class Finding:
 def damaged(what: str, detail: str) -> Finding:
     """Say that data is wrong."""
     return Finding(what, Verdict.DAMAGED, detail)
+
+
+def repaired(what: str, detail: str) -> Finding:
+    """Say what was done about it."""
+    return Finding(what, Verdict.REPAIRED, detail)

@@ -22,7 +22,7 @@ from pipeline.summarise import SummaryCache
 from workers.checkup import summaries
 from workers.checkup.finding import Finding, damaged
 
-TEMPORARIES = (".*.tmp", ".*.draft", f"{SUMMARIES_FOLDER}/*.tmp")
+TEMPORARIES = (".*.tmp", ".*.draft", ".*.salvage", f"{SUMMARIES_FOLDER}/*.tmp")
 _BLOCK_ROWS = 4_096
 Ids = npt.NDArray[np.int64]
 REMOVED = "'turnstream doctor --repair' removes it, and it is built anew"
@@ -39,38 +39,34 @@ class ShardLook:
     """Not among the findings: their turns may be on their way."""
 
 
-def look(settings: Settings, folder: Path, *, name: str, idle: bool) -> ShardLook:
+def look(settings: Settings, folder: Path, *, expected: Scope | None, idle: bool) -> ShardLook:
     """Look at everything in one shard's folder.
 
     Args:
         settings: of the installation.
         folder: the shard's.
-        name: what to call it while its own ledger does not say: its scope key, or the folder's name.
+        expected: whose it is, as far as somebody else knows.
         idle: nothing is left to be done.
     """
-    path = folder / LEDGER_FILE
+    path, name = folder / LEDGER_FILE, name_of(folder, expected)
     try:
         with closing(connect(path, query_only=True)) as connection, translated(path):
             meta = read_meta(connection)
-            if found := _identity(meta, folder, name):
-                return ShardLook(None, found)
+            if problem := misplaced(meta, folder):
+                return ShardLook(None, [damaged(f"{name} ledger", problem)])
             scope = Scope.parse(meta["scope"]) if meta else None
-            name = scope.key if scope else name
-            snapshot, findings = _snapshot(folder, name, meta)  # before the ledger: what is newer, it need not know
+            name = name_of(folder, scope or expected)
+            findings = snapshot_findings(folder, name, connection)
             connection.execute("BEGIN")
             faults = check.structure(connection)
             if not faults:
                 faults = [*check.contents(connection), *(check.unfinished(connection) if idle else ())]
-            gaps = tuple(check.gaps(connection))
             findings += [damaged(f"{name} {fault.part}", f"{fault.problem}; {fault.remedy}") for fault in faults]
             findings += summaries.findings(settings, connection, folder, name)
-            if snapshot is not None:
-                findings += _snapshot_against_ledger(snapshot, name, connection)
-            counts = check.counts(connection)
+            counts, gaps = check.counts(connection), tuple(check.gaps(connection))
     except (ShardError, TransientError) as error:
-        return ShardLook(None, [damaged(f"{name} ledger", str(error))])
-    findings += _files(folder, name, idle=idle)
-    return ShardLook(scope, findings, counts, gaps)
+        return ShardLook(None, [damaged(f"{name} ledger", f"{error}; {check.SALVAGED}")])
+    return ShardLook(scope, findings + _files(folder, name, idle=idle), counts, gaps)
 
 
 def counted(settings: Settings, scope: Scope) -> check.Counted:
@@ -85,61 +81,79 @@ def counted(settings: Settings, scope: Scope) -> check.Counted:
     return check.Counted()
 
 
-def _identity(meta: dict[str, str], folder: Path, name: str) -> list[Finding]:
+def name_of(folder: Path, scope: Scope | None) -> str:
+    """Call a shard by its scope, or by its folder while nobody knows whose it is."""
+    return scope.key if scope else f"shard {folder.name}"
+
+
+def misplaced(meta: dict[str, str], folder: Path) -> str | None:
+    """Say why a ledger with these facts is not to be used here; None when it is."""
     if not meta:  # made a moment ago; whoever made it is about to write the scope
-        return []
+        return None
     if meta.get("format") != str(FORMAT):
         problem = f"{folder / LEDGER_FILE} has format {meta.get('format')}, this release reads {FORMAT}"
-        return [damaged(f"{name} ledger", f"{problem}; upgrade Turnstream, or restore the ledger from a backup")]
-    try:
-        fits = shard_name(Scope.parse(meta.get("scope", ""))) == folder.name
-    except PoisonError:
-        fits = False
-    if fits:
-        return []
+        return f"{problem}; upgrade Turnstream, or {check.RESTORE}"
+    with suppress(PoisonError):
+        if shard_name(Scope.parse(meta.get("scope", ""))) == folder.name:
+            return None
     problem = f"{folder} holds the ledger of {meta.get('scope')!r}, which belongs into another folder"
-    return [damaged(f"{name} ledger", f"{problem}; was a folder moved by hand? Move it back or restore it")]
+    return f"{problem}; was a folder moved by hand? Move it back or restore it"
 
 
-def _snapshot(folder: Path, name: str, meta: dict[str, str]) -> tuple[Snapshot | None, list[Finding]]:
+def snapshot_findings(folder: Path, name: str, connection: apsw.Connection) -> list[Finding]:
+    """Say what is wrong with a shard's snapshot; the ledger is read later, and knows all that the snapshot may."""
     try:
-        return SnapshotStore(folder).open("traces", model_key=meta.get("model_key", "")), []
+        snapshot = _open_snapshot(folder, connection)
     except ShardError as error:
-        return None, [damaged(f"{name} snapshot", str(error))]
+        return [damaged(f"{name} snapshot", f"{error}; {REMOVED}")]
+    problem = None if snapshot is None else _contradiction(snapshot, connection)
+    return [damaged(f"{name} snapshot", f"{problem}; {REMOVED}")] if problem else []
 
 
-def _snapshot_against_ledger(snapshot: Snapshot, name: str, connection: apsw.Connection) -> list[Finding]:
+def doubtful_traces(folder: Path, connection: apsw.Connection) -> Ids:
+    """List the traces for which snapshot and ledger have different vectors: nobody can tell which is right."""
+    with suppress(ShardError):
+        if (snapshot := _open_snapshot(folder, connection)) is not None:
+            return _differing(snapshot, snapshot.ids(), connection)
+    return np.empty(0, dtype=np.int64)
+
+
+def _open_snapshot(folder: Path, connection: apsw.Connection) -> Snapshot | None:
+    return SnapshotStore(folder).open("traces", model_key=read_meta(connection).get("model_key", ""))
+
+
+def _contradiction(snapshot: Snapshot, connection: apsw.Connection) -> str | None:
     """Compare ids and, where the index keeps them exactly, vectors."""
     last, where = reads.last_trace_id(connection), f"generation {snapshot.generation}"
     if snapshot.watermark > last:
-        problem = f"{where} reaches to trace {snapshot.watermark}, the ledger gave out {last}"
-        return [damaged(f"{name} snapshot", f"{problem}; {REMOVED}")]
+        return f"{where} reaches to trace {snapshot.watermark}, the ledger gave out {last}"
     held, indexed = reads.trace_ids_up_to(connection, snapshot.watermark), snapshot.ids()
     missing = np.setdiff1d(held, indexed)
     if missing.size:
-        problem = f"{where} lacks {missing.size} traces that it should hold, {_first(missing)}"
-        return [damaged(f"{name} snapshot", f"{problem}; {REMOVED}")]
+        return f"{where} lacks {missing.size} traces that it should hold, {_first(missing)}"
     if np.unique(indexed).size != indexed.size or (indexed.size and indexed.max() > snapshot.watermark):
-        problem = f"{where} holds a trace twice, or one above its watermark"
-        return [damaged(f"{name} snapshot", f"{problem}; {REMOVED}")]
+        return f"{where} holds a trace twice, or one above its watermark"
     differing = _differing(snapshot, indexed, connection)
     if differing.size:
-        problem = f"{where} has other vectors than the ledger for {differing.size} traces, {_first(differing)}"
-        return [damaged(f"{name} snapshot", f"{problem}; {REMOVED}")]
-    return []
+        return f"{where} has other vectors than the ledger for {differing.size} traces, {_first(differing)}"
+    return None
 
 
 def _differing(snapshot: Snapshot, indexed: Ids, connection: apsw.Connection) -> Ids:
     vectors = snapshot.exact_vectors()
     if vectors is None:
         return np.empty(0, dtype=np.int64)
-    order, differing = np.argsort(indexed), []
+    order, differing = np.argsort(indexed), [np.empty(0, dtype=np.int64)]
     for start in range(0, len(indexed), _BLOCK_ROWS):
         rows = order[start : start + _BLOCK_ROWS]
-        ids, stored = reads.vectors_of(connection, indexed[rows], snapshot.dimension)
+        ids, stored = check.vectors_between(
+            connection, int(indexed[rows[0]]), int(indexed[rows[-1]]), snapshot.dimension
+        )
+        is_indexed = np.isin(ids, indexed[rows])
+        ids, stored = ids[is_indexed], stored[is_indexed]
         at = rows[np.searchsorted(indexed[rows], ids)]
         differing.append(ids[(vectors[at] != stored).any(axis=1)])
-    return np.concatenate([np.empty(0, dtype=np.int64), *differing])
+    return np.concatenate(differing)
 
 
 def _first(ids: Ids) -> str:

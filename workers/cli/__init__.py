@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, demo, feed, operate
+from workers.cli import ask, common, demo, feed, health, operate
 
 app = typer.Typer(
     name="turnstream",
@@ -24,7 +24,7 @@ for verb in (
     operate.stats,
     feed.forget,
     operate.settings,
-    operate.doctor,
+    health.doctor,
     feed.schema,
     operate.server,
     operate.ingester,

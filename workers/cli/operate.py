@@ -131,30 +131,6 @@ def settings(
     common.out.print(table)
 
 
-def doctor(
-    verify: Annotated[bool, typer.Option("--verify", help="Read every ledger and snapshot whole.")] = False,
-    data_dir: common.DataDir = None,
-    redis_url: common.RedisUrl = None,
-    as_json: common.AsJson = False,
-) -> None:
-    """Look for what is wrong, and say what to do; exit 2, 3 or 4 when something is."""
-    from workers.checkup import Verdict, examine  # noqa: PLC0415 - for this verb only
-
-    codes = {
-        Verdict.CONFIGURATION: common.EXIT_USAGE,
-        Verdict.UNREACHABLE: common.EXIT_UNREACHABLE,
-        Verdict.DAMAGED: common.EXIT_DAMAGED,
-    }
-    findings = list(examine(common.settings_of(data_dir, redis_url), verify=verify))
-    if as_json:
-        common.print_json([asdict(finding) for finding in findings])
-    else:
-        for finding in findings:
-            common.out.print(Text(f"{finding.verdict:>13}  {finding.what}: {finding.detail}"), soft_wrap=True)
-    if worst := max((codes.get(finding.verdict, 0) for finding in findings), default=0):
-        raise SystemExit(worst)
-
-
 dead_letters = typer.Typer(help="Entries and turns set aside for good, with their reasons.", no_args_is_help=True)
 
 
