@@ -57,6 +57,13 @@ class SmallPipeline:
                     events.apply(ledger, [event], now_ms=worker.now_ms() - 60_000)
                 registry.mark([event.scope.key], now_ms=worker.now_ms())
 
+    def publish_at_once(self, published: Sequence[Event]) -> None:
+        """Ingest many events of one scope in one batch."""
+        with closing(open_ledger(self.shards, published[0].scope)) as ledger:
+            events.apply(ledger, published, now_ms=worker.now_ms() - 60_000)
+        with closing(Registry(self.settings.data_dir)) as registry:
+            registry.mark([published[0].scope.key], now_ms=worker.now_ms())
+
     def work(self) -> None:
         """Do what the doorbells and the sweeper would have done by now, and no more."""
         with mock.patch.object(worker, "embedder_of", return_value=_embedder()):  # loading one takes longest
