@@ -107,7 +107,7 @@ _SETTLE = (
     " WHERE scope = ? AND settled <= ?"  # a slower worker, who saw less, comes too late
 )
 _FIRST_RETRY_MS, _DOUBLINGS = 2_000, 5
-"""A shard that was refused is tried again after 2 s, and at last every minute: somebody may have mended it."""
+"""A shard that was refused is tried again after 2 s, at last every minute: somebody may have mended it."""
 _REFUSE = (
     f"UPDATE shards SET retry_ms = ? + ({_FIRST_RETRY_MS} << min(refusals, {_DOUBLINGS})),"
     " refusals = refusals + 1, refusal = ? WHERE scope = ? AND retry_ms <= ?"
