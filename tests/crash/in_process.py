@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +13,7 @@ from celery import Celery
 
 from pipeline import contract, log
 from pipeline.ingest import Batch, Ingest
-from pipeline.ledger import LedgerPool
+from pipeline.ledger import Ledger, LedgerPool, upkeep
 from pipeline.records import Event
 from pipeline.settings import Settings, load_settings
 from pipeline.shards import Shards, require_usable
@@ -36,7 +37,8 @@ class InProcess:
         require_usable(settings.data_dir)
         log.configure("error", process="test")
         self.settings = settings
-        self.flow = worker.make_flow(settings, Celery("test", broker="memory://", set_as_current=False), "w")
+        flow = worker.make_flow(settings, Celery("test", broker="memory://", set_as_current=False), "w")
+        self.flow = replace(flow, forgetting=_ForgettingWithoutServer())  # type: ignore[arg-type]
         self._server = _NoServer()
         ledgers = LedgerPool(Shards(settings.data_dir), max_open=500, is_flushed=True)
         self._ingest = Ingest(self._server, ledgers, self.flow.registry, clock=worker.now_ms)  # type: ignore[arg-type]
@@ -91,6 +93,15 @@ class InProcess:
     def memory(self, **options: Any) -> Memory:
         """Open what a bot opens."""
         return open_memory(settings=self.settings, embedder=self.flow.embedder, **options)  # type: ignore[arg-type]
+
+
+class _ForgettingWithoutServer:
+    """Ends purges whose ledgers are purged: there is no stream that could hold anything."""
+
+    def end_purges(self, due: Sequence[tuple[Ledger, str]]) -> None:
+        """Note them as ended."""
+        for ledger, token in due:
+            upkeep.end_purge(ledger, token, now_ms=worker.now_ms(), rewritten=False)
 
 
 class _NoServer:
