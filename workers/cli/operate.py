@@ -24,6 +24,7 @@ from pipeline.settings import PREFIX, Settings, mask_url
 from pipeline.shards import Shards, require_usable
 from pipeline.stream import DeadLetter, TurnStream
 from pipeline.summarise import Completion, Prices
+from workers import health
 from workers.cli import common
 from workers.progress import Progress
 
@@ -84,6 +85,23 @@ def worker(
     process.run(common.settings_of(data_dir, redis_url), name=name, summarises=sessions)
 
 
+def metrics(
+    port: Annotated[int | None, typer.Option(min=0, help="Port; 0: a free one [TURNSTREAM_METRICS__PORT].")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [TURNSTREAM_METRICS__HOST].")] = None,
+    data_dir: common.DataDir = None,
+    redis_url: common.RedisUrl = None,
+) -> None:
+    """Serve /metrics for Prometheus and /healthz for probes, until Ctrl-C."""
+    from workers import metrics as endpoint  # noqa: PLC0415 - for this verb only
+
+    settings = common.settings_of(data_dir, redis_url)
+    chosen = settings.metrics.port if port is None else port
+    if chosen is None:
+        raise ConfigError("give --port, or set TURNSTREAM_METRICS__PORT")
+    log.configure(settings.log_level, settings.log_format, process="metrics")
+    endpoint.serve(settings, host=host or settings.metrics.host, port=chosen)
+
+
 def wait(
     timeout: Annotated[float, typer.Option(help="Seconds after which to give up.")] = 3_600.0,
     data_dir: common.DataDir = None,
@@ -113,7 +131,7 @@ def stats(data_dir: common.DataDir = None, redis_url: common.RedisUrl = None, as
     for title, group in values.items():
         table = Table(title=title, show_header=False, title_justify="left")
         for name, value in group.items():
-            table.add_row(name.replace("_", " "), str(value))
+            table.add_row(name.replace("_", " "), Text(str(value)))
         common.out.print(table)
 
 
@@ -216,6 +234,7 @@ def statistics(settings: Settings) -> dict[str, dict[str, Any]]:
     tokens_in, tokens_out = registry.tokens()
     prices = Prices(settings.summary.usd_per_million_input, settings.summary.usd_per_million_output)
     cost = prices.of(Completion("", tokens_in, tokens_out, ""))
+    problems = health.problems(settings)
     return {
         "events": registry.totals(),
         "stream": asdict(stream.backlog()),
@@ -225,6 +244,10 @@ def statistics(settings: Settings) -> dict[str, dict[str, Any]]:
             **asdict(registry.counts()),
         },
         "summaries": {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost_usd": round(cost, 6)},
+        "health": {
+            "state": "degraded" if any(problem.is_degraded for problem in problems) else "ok",
+            **{problem.what: problem.detail for problem in problems},
+        },
     }
 
 
