@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, demo, feed, health, operate
+from workers.cli import ask, common, demo, feed, forget, health, operate
 
 app = typer.Typer(
     name="turnstream",
@@ -22,13 +22,14 @@ for verb in (
     operate.wait,
     ask.retrieve,
     operate.stats,
-    feed.forget,
+    forget.forget,
     operate.settings,
     health.doctor,
     feed.schema,
     operate.server,
     operate.ingester,
     operate.worker,
+    operate.metrics,
 ):
     app.command()(verb)
 app.add_typer(operate.dead_letters, name="dead-letters")
