@@ -50,7 +50,7 @@ def purge_files(ledger: Ledger, token: str) -> None:
         SummaryCache(summaries).keep_only(upkeep.summary_digests(ledger))
     for path in folder.glob(f"{LEDGER_FILE}.damaged-*"):  # a repair put it aside: nothing can be forgotten within it
         path.unlink(missing_ok=True)
-        _log.warning("set_aside.removed", shard=folder.name, file=path.name)
+        _log.warning("copy.removed", shard=folder.name, file=path.name)
     upkeep.purge_ledger(ledger)
     upkeep.note_files_purged(ledger, token)
 
@@ -131,7 +131,7 @@ class Forgetting:
         for letters in self._letters():
             doomed = {letter.id: found for letter in letters if (found := _ledger_of(letter, ledgers)) is not None}
             if doomed:
-                _log.info("dead_letters.forgotten", n_letters=self._stream.drop(list(doomed)))
+                _log.info("letters.forgotten", n_letters=self._stream.drop(list(doomed)))
             for ledger, place in doomed.values():
                 _count(ledger, place)
 
@@ -153,7 +153,7 @@ class Forgetting:
 
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
-            _log.warning("server.keeps_forgotten", problem=problem)
+            _log.warning("server.kept_deleted", problem=problem)
         self._has_warned = True
 
 
