@@ -15,7 +15,7 @@ from pipeline.embed.hashing import HashingEmbedder
 from pipeline.ledger import Ledger, events
 from pipeline.records import Event, Scope, SessionClosed, Turn
 from pipeline.registry import Registry
-from pipeline.settings import EmbeddingSettings, IndexSettings, Settings, SummarySettings
+from pipeline.settings import EmbeddingSettings, IndexSettings, RedisSettings, Settings, SummarySettings
 from pipeline.shards import Shards
 from retrieval import open_memory
 from tests.ledgers import NOW_MS, open_ledger
@@ -29,9 +29,10 @@ WORDS = ("harbour", "river", "lantern", "meadow", "copper", "violin")
 class SmallPipeline:
     """One data folder, with settings under which snapshots are small and nothing waits."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, url: str | None = None) -> None:
         self.settings = Settings(
             data_dir=data_dir,
+            redis=RedisSettings(url=url),
             embedding=EmbeddingSettings(backend="hashing"),
             summary=SummarySettings(settle_s=0, idle_s=1e-3),
             index=IndexSettings(min_tail=4),
