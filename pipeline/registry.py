@@ -191,6 +191,13 @@ class Registry:
         self._many(_REFUSE, [(now_ms, reason, scope, now_ms)])
         return before != [(reason,)]
 
+    def end_refusals(self, scopes: Iterable[str]) -> None:
+        """Note that whatever these scopes were refused for has been mended: the next doorbell may try."""
+        self._many(
+            "UPDATE shards SET refusals = 0, refusal = NULL, retry_ms = 0 WHERE scope = ?",
+            [(scope,) for scope in scopes],
+        )
+
     def waiting(self) -> Waiting:
         """Count what waits, in one look at all shards."""
         return Waiting(*self._rows(_WAITING, ())[0])

@@ -123,6 +123,8 @@ def translated(path: Path) -> Iterator[None]:
         raise ShardError(
             f"{path} cannot be opened or read ({error}); check that it exists and who owns it"
         ) from error
+    except UnicodeDecodeError as error:  # SQLite keeps no checksums: a byte of a text was changed on the disk
+        raise ShardError(f"{path} holds a text that is none; restore it from a backup") from error
     except OSError as error:
         raise TransientError(f"{error.filename or path}: {error.strerror}; retry once that is mended") from error
 

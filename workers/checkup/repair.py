@@ -200,7 +200,9 @@ def _stream(settings: Settings) -> Iterator[Finding]:
 
 def _mark(settings: Settings, scopes: Iterable[Scope]) -> None:
     with closing(Registry(settings.data_dir, busy_timeout_ms=settings.ledger.busy_timeout_ms)) as opened:
-        opened.mark([scope.key for scope in scopes], now_ms=_now_ms())
+        keys = [scope.key for scope in scopes]
+        opened.mark(keys, now_ms=_now_ms())
+        opened.end_refusals(keys)
 
 
 def _now_ms() -> int:
