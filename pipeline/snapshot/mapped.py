@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from pipeline.snapshot.manifest import Manifest
 
 _MAX_BITS_PER_ID: Final = 64
 
+Stamp = tuple[int, int, int]
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
@@ -24,12 +26,24 @@ class Snapshot:
     It goes on working after a newer generation has removed its file.
     """
 
-    def __init__(self, index: Any, manifest: Manifest) -> None:
+    def __init__(self, index: Any, manifest: Manifest, path: Path, stamp: Stamp) -> None:
         self._index = index
+        self._path = path
+        self._stamp = stamp
         self.watermark = manifest.watermark
         self.generation = manifest.generation
         self.count = manifest.count
         self.dimension = manifest.dimension
+
+    def is_untouched(self) -> bool:
+        """Tell whether the file was not written to since it was checked; one that was removed is whole in memory.
+
+        Why: what is mapped changes with the file, and a search past the end of one that was cut ends the process.
+        """
+        try:
+            return stamp_of(self._path) == self._stamp
+        except OSError:
+            return True
 
     def search(self, xq: Floats, k: int, *, allowed_ids: Ids | None = None) -> tuple[Floats, Ids]:
         """Find the ``k`` nearest ids of each query, best first.
@@ -98,6 +112,16 @@ class Snapshot:
                 sel=selector, nprobe=self._index.nlist
             )
         return faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]  # the same
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Give what differs once a file was replaced or written to.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 @contextmanager

@@ -16,9 +16,8 @@ import structlog
 from pipeline.crash_points import CrashPoint, passing
 from pipeline.errors import DimensionMismatchError, ShardError, TransientError
 from pipeline.snapshot.manifest import METRIC, Kind, Manifest
-from pipeline.snapshot.mapped import Snapshot
+from pipeline.snapshot.mapped import Snapshot, Stamp, stamp_of
 
-Stamp = tuple[int, int, int]
 T = TypeVar("T")
 
 _LOCK_TIMEOUT_S: Final = 60.0
@@ -40,10 +39,9 @@ class SnapshotStore:
     def stamp(self, kind: Kind) -> Stamp | None:
         """Tell one published generation from another without reading it; None when there is none."""
         try:
-            status = self._manifest_path(kind).stat()
+            return stamp_of(self._manifest_path(kind))
         except FileNotFoundError:
             return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def manifest(self, kind: Kind) -> Manifest | None:
         """Read which generation is served; None when there is none.
@@ -190,6 +188,7 @@ class SnapshotStore:
         if manifest.model_key != model_key:
             raise ShardError(f"{path} holds vectors of {manifest.model_key}, not {model_key}; {remedy}")
         try:
+            stamp = stamp_of(path)
             measured = _measure(path)
             if measured != (manifest.n_bytes, manifest.digest):
                 raise ShardError(f"{path} is damaged: its size or digest is not the published one; {remedy}")
@@ -199,7 +198,7 @@ class SnapshotStore:
         self._check_index(index, manifest.dimension)
         if index.ntotal != manifest.count:
             raise ShardError(f"{path} holds {index.ntotal} vectors, not {manifest.count}; {remedy}")
-        return Snapshot(index, manifest)
+        return Snapshot(index, manifest, path, stamp)
 
     def _check_index(self, index: Any, dimension: int) -> None:
         import faiss  # noqa: PLC0415 - loads its own thread pool
