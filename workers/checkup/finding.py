@@ -19,11 +19,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at: where, how it is, and what to do."""
+    """One thing looked at: where, how it is, and what to do; ``n`` counts what is said to be wrong, where it can."""
 
     what: str
     verdict: Verdict
     detail: str
+    n: int = 1
 
 
 def damaged(what: str, detail: str) -> Finding:

@@ -96,6 +96,4 @@ def _registry(settings: Settings) -> str:
         raise _Advice("there is none yet; 'turnstream up' makes it")
     with closing(Registry(settings.data_dir, create=False)) as registry:
         n_scopes, counts = len(registry.scopes()), registry.counts()
-    if counts.quarantined:
-        raise _Advice(f"{counts.quarantined} turns are quarantined; 'turnstream dead-letters list' says why")
     return f"{n_scopes} scopes, {counts.searchable} turns searchable"

@@ -15,8 +15,10 @@ from pipeline.records import Event, Scope, Turn
 from pipeline.settings import Settings
 from pipeline.shards import Shards
 from pipeline.stream import Entry, TurnStream, connect, server_url
-from workers.checkup.finding import Finding, damaged
+from workers.checkup.finding import Finding, Verdict, damaged
 
+GAPS = "turn index"
+"""Ends the name of a finding of missing turns, one for each session."""
 _SHOWN = 3
 _TAKEN_UP_WITHIN_S = 5.0
 _LOOK_AGAIN_S = 0.2
@@ -62,7 +64,8 @@ def findings(settings: Settings, gaps: Mapping[Scope, Sequence[check.Gap]], *, i
     for (scope, session_id), numbers in missing.items():
         if numbers:
             fault = check.gap_fault(check.Gap(session_id, tuple(sorted(numbers))))
-            yield damaged(f"{scope.key} {fault.part}", f"{fault.problem}; {fault.remedy}")
+            detail = f"{fault.problem}; {fault.remedy}"
+            yield Finding(f"{scope.key} {GAPS}", Verdict.DAMAGED, detail, n=len(numbers))
 
 
 def lost_entries(settings: Settings) -> list[Entry]:

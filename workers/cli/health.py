@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, ShardError, TransientError
 from workers.cli import common
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def doctor(
     """Look for what is wrong, and say what to do; exit 2, 3 or 4 when something is."""
     if scope and not (verify or mend):
         raise ConfigError("--scope says whose data to look at; give it with --verify or --repair")
-    from workers.checkup import Verdict, examine, repair  # noqa: PLC0415 - loads NumPy and more, for this verb only
+    from workers.checkup import GAPS, Verdict, examine, repair  # noqa: PLC0415 - loads NumPy and more
+    from workers.vitals import note_verified  # noqa: PLC0415 - the same
 
     codes = {
         Verdict.CONFIGURATION: common.EXIT_USAGE,
@@ -46,6 +48,10 @@ def doctor(
         findings.append(finding)
         if not as_json and finding.verdict not in codes:
             _print(finding)
+    if (verify or mend) and not scopes:
+        n_gaps = sum(finding.n for finding in findings if finding.what.endswith(GAPS))
+        with suppress(ShardError, TransientError):  # said above
+            note_verified(settings, n_gaps=n_gaps)
     if as_json:
         common.print_json([asdict(finding) for finding in findings])
     else:
