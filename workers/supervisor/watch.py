@@ -62,7 +62,7 @@ class ServerWatch:
         self._is_waiting = self._is_ready = False
 
     def due_s(self, pid: int, started_s: float, now_s: float) -> float:
-        """Give when the server was last heard; before it was, the time a start may take."""
+        """Give when the server was last heard, or asked since; before it was, the time a start may take."""
         if pid != self._pid:
             self._hang_up()
             self._pid, self._due_s = pid, started_s + _START_S
@@ -90,7 +90,8 @@ class ServerWatch:
             self._due_s, self._is_waiting = now_s, False
         if not self._is_waiting and (not self._is_ready or now_s - self._asked_s >= _PING_EVERY_S):
             self._socket.send(b"PING\r\n")
-            self._asked_s, self._is_waiting = now_s, True
+            self._due_s = self._asked_s = now_s
+            self._is_waiting = True
 
     def _hang_up(self) -> None:
         self._is_waiting = self._is_ready = False
