@@ -45,11 +45,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Turns; what a worker must be rung for (turns not yet searchable, a purge due); sessions without a summary."""
+    """Turns; those not yet searchable or set aside; what falls due by time: sessions without a summary, a purge."""
 
     n_turns: int = 0
     n_undone: int = 0
-    n_unsummarised: int = 0
+    n_due: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def turn_places(connection: apsw.Connection, offsets: Iterable[int]) -> list[str
 def counts(connection: apsw.Connection) -> Counted:
     """Count turns and what is left to do."""
     row: Any = connection.execute(_COUNTS, (PURGE_DUE,)).fetchone()
-    return Counted(row[0], n_undone=row[1] + row[2], n_unsummarised=row[3])
+    return Counted(row[0], n_undone=row[1], n_due=row[2] + row[3])
 
 
 @dataclass(frozen=True, slots=True)

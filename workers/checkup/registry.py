@@ -80,7 +80,7 @@ def _differing(registry: Registry, looked_at: Mapping[Scope, check.Counted]) -> 
         if scope.key not in known:
             found[scope] = "is not in it"
         elif counts.n_undone and not has_work:
-            found[scope] = f"has {counts.n_undone} turns or purges to be done, and is noted as done"
-        elif counts.n_unsummarised and not has_work and due_ms is None:
-            found[scope] = f"has {counts.n_unsummarised} sessions without a summary, and nothing is noted as due"
+            found[scope] = f"has {counts.n_undone} turns that are not searchable yet, and is noted as done"
+        elif counts.n_due and not has_work and due_ms is None:
+            found[scope] = f"has {counts.n_due} sessions without a summary or a purge, and nothing is noted as due"
     return found
