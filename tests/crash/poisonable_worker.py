@@ -1,10 +1,9 @@
-"""A worker whose embedder can be harmed by a text; arguments: its name, seconds per text."""
+"""A worker whose embedder can be harmed by a text."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -19,9 +18,13 @@ KILLS, RAISES = "poison-that-kills", "poison-that-raises"
 class PoisonableEmbedder(HashingEmbedder):
     """Embeds by words, slowly; two words are more than it can take."""
 
+    def __init__(self, s_per_text: float) -> None:
+        super().__init__()
+        self._s_per_text = s_per_text
+
     def embed(self, texts: Sequence[str]) -> Any:
         """Embed, die or raise."""
-        time.sleep(float(sys.argv[2]) * len(texts))
+        time.sleep(self._s_per_text * len(texts))
         for text in texts:
             if KILLS in text:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -30,6 +33,7 @@ class PoisonableEmbedder(HashingEmbedder):
         return super().embed(texts)
 
 
-if __name__ == "__main__":
-    worker.embedder_of = lambda _: PoisonableEmbedder()  # type: ignore[assignment]
-    worker.run(load_settings(), name=sys.argv[1], summarises=True)
+def run(name: str, s_per_text: float) -> None:
+    """Be such a worker."""
+    worker.embedder_of = lambda _: PoisonableEmbedder(s_per_text)  # type: ignore[assignment]
+    worker.run(load_settings(), name=name, summarises=True)
