@@ -164,7 +164,7 @@ def _mend_first_page(damaged: Path) -> None:
 
 
 def _copy_rows(source: apsw.Connection, target: apsw.Connection) -> tuple[int, int]:
-    for table in ("meta", "events", "tombstones", "vacated", "sessions"):
+    for table in ("meta", "events", "tombstones", "vacated", "forgettings", "sessions"):
         for row in _from_both_ends(source, table):
             _insert(target, table, row)
     _copy_by_id(source, target, "summaries", "summary_id")
