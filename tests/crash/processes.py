@@ -1,7 +1,6 @@
 """An ingester and workers as the test's own children, started again at once: the supervisor would wait.
 
-`Processes` starts them as an operator would. `Spawner` forks them from a process that has imported everything and
-used nothing: a tenth of a second instead of two.
+They are forked from a process that has imported everything and used nothing: a tenth of a second instead of two.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -26,41 +23,14 @@ import apsw
 from pipeline.errors import TransientError
 from pipeline.settings import load_settings
 from pipeline.shards import LEDGER_FILE, Shards
-from tests.running import RunningPipeline
 from workers.worker import THREAD_VARIABLES
 
-INGESTER = ("workers.cli", "ingester", "--name", "i1")
 _IMPORTED_BEFORE_THE_FORK = [
     "pytest", "celery.bin.celery", "celery.app.amqp", "celery.worker.components", "celery.worker.consumer",
     "celery.concurrency.solo", "kombu.transport.redis", "workers.ingester", "workers.worker", "workers.cli.operate",
     "pipeline.embed.hashing", "faiss", "tokenizers", "semantic_text_splitter",
 ]  # fmt: skip
 _PR_SET_PDEATHSIG = 1
-
-
-class Processes:
-    """Children that see one pipeline's settings; each is ended by its pid."""
-
-    def __init__(self, pipeline: RunningPipeline, log: Path) -> None:
-        self._environment = pipeline.environment
-        self._log = log
-        self._all: list[subprocess.Popen[bytes]] = []
-
-    def start(self, *module_and_arguments: str) -> subprocess.Popen[bytes]:
-        """Start one."""
-        with self._log.open("ab") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-m", *module_and_arguments], env=self._environment, stdout=log, stderr=log
-            )
-        self._all.append(child)
-        return child
-
-    def end(self) -> None:
-        """End what still runs."""
-        for child in self._all:
-            if child.poll() is None:
-                child.kill()
-            child.wait()
 
 
 class Spawner:
