@@ -71,18 +71,34 @@ class PulsingConsumer(Consumer):  # type: ignore[misc] # Celery has no types
         self.first_connection_attempt = False
         return conn
 
+    def on_connection_error_before_connected(self, exc: Exception) -> None:
+        """Wait while the server refuses the connection's first steps for a reason that passes.
+
+        Raises:
+            ConfigError: it will go on refusing.
+        """
+        if not self._wait_if_refused(exc):
+            super().on_connection_error_before_connected(exc)
+
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Wait while the server refuses for a reason that passes, then connect anew.
 
         Raises:
             ConfigError: it will go on refusing.
         """
-        if isinstance(exc, RedisError):
-            error = translate(exc, self.conninfo.as_uri())
-            if not isinstance(error, TransientError):
-                raise error from exc
-            if not isinstance(error, ServerUnreachableError):
-                log.warning("server.refused", reason=str(error))
-                self._pulse.beat()
-                time.sleep(_LONGEST_WAIT_S)
+        self._wait_if_refused(exc)
         super().on_connection_error_after_connected(exc)
+
+    def _wait_if_refused(self, exc: Exception) -> bool:
+        refusal = next((error for error in (exc, exc.__cause__) if isinstance(error, RedisError)), None)
+        if refusal is None:
+            return False
+        error = translate(refusal, self.conninfo.as_uri())
+        if not isinstance(error, TransientError):
+            raise error from exc
+        if isinstance(error, ServerUnreachableError):
+            return False
+        log.warning("server.refused", reason=str(error))
+        self._pulse.beat()
+        time.sleep(_LONGEST_WAIT_S)
+        return True
