@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from pipeline.errors import ConfigError, ServerUnreachableError
 from pipeline.stream import check_server, connect, socket_path
+from workers import become_server
 from workers.embedded import EmbeddedServer
 from workers.supervisor import Backoff, ChildSpec, Supervisor
 
@@ -190,3 +193,20 @@ def test_under_the_supervisor_a_killed_server_comes_back_with_its_data(data_dir)
         server.wait_ready(READY_S)
         assert length(server) == 5
         process.terminate()
+
+
+def test_a_left_over_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not hear that it should end; the next start must not wait for it for ever."""
+    config = tmp_path / "valkey.conf"
+    config.touch()
+    lock = os.open(tmp_path / "server.lock", os.O_RDWR | os.O_CREAT)
+    held = os.open(tmp_path / "server.lock", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with subprocess.Popen(["tail", "-f", str(config)], pass_fds=[held]) as hanging:
+        os.close(held)
+        os.kill(hanging.pid, signal.SIGSTOP)
+        os.pwrite(lock, str(hanging.pid).encode(), 0)
+        monkeypatch.setattr(become_server, "_END_WITHIN_S", 0.2)
+        become_server._take(lock, ["valkey", str(config)])
+        assert hanging.wait(10) == -signal.SIGKILL
+    os.close(lock)
