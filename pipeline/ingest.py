@@ -141,7 +141,7 @@ class Ingest:
             passing(CrashPoint.AFTER_DEAD_LETTER)
             self._registry.add_totals({"dead_lettered": n_letters})
             for letter in letters:
-                _log.warning("entry.dead_lettered", entry_id=letter.entry_id, field=letter.field)
+                _log.warning("entry.dead_lettered", entry_id=letter.entry_id, field=contract.loggable(letter.field))
 
     def _commit(self, shares: Sequence[_Share]) -> list[str]:
         apply_all = self._threads.map if len(shares) > _COMMIT_THREADS else map

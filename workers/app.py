@@ -6,6 +6,7 @@ what a lost doorbell leaves undone, the sweeper rings again.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -76,5 +77,9 @@ def ring(app: Celery, task: str, scopes: list[str], *, scopes_per_task: int) -> 
 def _broker_url(redis_url: str) -> str:
     parts = urlsplit(redis_url)
     if parts.scheme == "unix":
-        return f"redis+socket://{parts.path}" + (f"?{parts.query}" if parts.query else "")
+        login = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        query = re.sub(
+            r"\bdb=", "virtual_host=", parts.query
+        )  # the same database as the stream's, by kombu's name for it
+        return f"redis+socket://{login}{parts.path}" + (f"?{query}" if query else "")
     return redis_url

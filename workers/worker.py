@@ -30,7 +30,7 @@ from pipeline.summarise import (
     extractive,
 )
 from pipeline.summarise.summarizer import LONGEST_RETRY_AFTER_S
-from workers import tasks
+from workers import library_log, tasks
 from workers.app import EMBED_TURNS, PUBLISH_SNAPSHOTS, SUMMARISE_SESSIONS, make_app
 from workers.consumer import PulsingConsumer
 from workers.forgetting import Forgetting
@@ -59,6 +59,7 @@ def run(settings: Settings, *, name: str, summarises: bool) -> None:
         ConfigError: the data folder, the model or the summary endpoint cannot be used.
     """
     log.configure(settings.log_level, settings.log_format, process=name)
+    library_log.install()
     faulthandler.register(STACK_SIGNAL)
     crash_points.arm(settings.crash_at)
     require_usable(settings.data_dir)

@@ -34,7 +34,10 @@ _FOR_GOOD = 1 << 62
 _SCOPE = "scope"
 _VACATE = "INSERT INTO vacated (session_id, turn_index, first_ms)"
 _VACATED_BEFORE = "ON CONFLICT DO UPDATE SET first_ms = min(first_ms, excluded.first_ms)"
-_SESSIONS = "SELECT session_id FROM turns UNION SELECT session_id FROM sessions"
+_SESSIONS = (  # a row without turns that nobody closed is about to go
+    "SELECT session_id FROM turns UNION SELECT session_id FROM summaries"
+    " UNION SELECT session_id FROM sessions WHERE closed_ms IS NOT NULL"
+)
 _OUTCOME = (
     "SELECT was_known, was_forgotten, turns, sessions, summaries, chunks, dead_letters, rewritten, purged_ms"
     " FROM forgettings WHERE digest = ?"
@@ -156,7 +159,7 @@ class Forgetter:
         return known is not None, was_forgotten, n_turns, int(known is not None), n_summaries, n_chunks
 
     def _forget_scope(self, until_ms: int) -> tuple[int, ...]:
-        before = self._sessions(_SESSIONS)
+        before = self._sessions()
         was_forgotten = self._is_buried(_SCOPE)
         self._bury(_SCOPE, until_ms)
         old = "SELECT session_id, turn_id FROM turns WHERE first_ms <= ?"
@@ -169,8 +172,7 @@ class Forgetter:
             (until_ms,),
         )
         n_summaries = self._bereave(before)
-        left = self._sessions(f"{_SESSIONS} WHERE closed_ms IS NOT NULL")
-        return bool(before), was_forgotten, n_turns, len(before - left), n_summaries, n_chunks
+        return bool(before), was_forgotten, n_turns, len(before - self._sessions()), n_summaries, n_chunks
 
     def _bereave(self, session_ids: Iterable[str]) -> int:
         """Remove the summaries of sessions that lost turns: they tell what those said."""
@@ -181,8 +183,8 @@ class Forgetter:
             n_summaries += self._db.changes()
         return n_summaries
 
-    def _sessions(self, query: str) -> set[str]:
-        return {str(row[0]) for row in self._db.execute(query)}
+    def _sessions(self) -> set[str]:
+        return {str(row[0]) for row in self._db.execute(_SESSIONS)}
 
     def _has_anything_of(self, session_id: str) -> bool:
         query = (

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.stream.connection import check_server, translated
-from pipeline.stream.turn_stream import Backlog, TurnStream
+from pipeline.stream.entries import Backlog
+from pipeline.stream.turn_stream import TurnStream
 
 
 @dataclass(frozen=True, slots=True)

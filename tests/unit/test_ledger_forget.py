@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from pipeline.ledger import Ledger, connection, events, upkeep
+from pipeline.contract import attribution
+from pipeline.errors import TransientError
+from pipeline.ledger import Ledger, connection, events, forgetting, upkeep
 from pipeline.ledger.events import Outcome
 from pipeline.records import Event, Scope, ScopeDeleted, SessionDeleted, Turn, TurnDeleted
+from pipeline.summarise import SummaryCache
 from tests.ledgers import turn as make_turn
 
 SCOPE = Scope("user", "u1")
@@ -41,6 +46,10 @@ SESSION_DELETED = SessionDeleted(scope=SCOPE, session_id="s1", timestamp_ms=NOW,
 
 def apply(ledger: Ledger, *several: Event) -> list[Outcome]:
     return events.apply(ledger, several, now_ms=NOW)
+
+
+def status(ledger: Ledger) -> upkeep.Status:
+    return upkeep.status(ledger, idle_ms=0, settle_ms=0)
 
 
 def vacated(ledger: Ledger) -> set[tuple[object, ...]]:
@@ -96,3 +105,80 @@ def test_a_ledger_of_the_former_format_says_so(tmp_path: Path) -> None:
         made.connection.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
     with pytest.raises(connection.ShardError, match="format 1"):
         Ledger.open(path, SCOPE)
+
+
+def test_no_copy_of_a_moved_row_outlives_its_purge(ledger: Ledger) -> None:
+    """SQLite overwrites a deleted row, but not what was left of it in a page that it had moved away from before."""
+    chance = random.Random(8)  # a history that leaves two such copies without the rewrite
+    said = [
+        make_turn(SCOPE, f"{'zqgone' if n % 5 == 0 else 'kept'}{n}", "x" * chance.choice([10, 200, 900]),
+                  session=f"s{chance.randrange(10)}", at=1e9 + chance.randrange(10**6))
+        for n in range(400)
+    ]  # fmt: skip
+    chance.shuffle(said)
+    apply(ledger, *said)
+    apply(ledger, *(turn_deleted(t.turn_id, t.session_id) for t in said if t.turn_id.startswith("zqgone")))
+    upkeep.purge_ledger(ledger)
+    content = b"".join(path.read_bytes() for path in ledger.path.parent.iterdir())
+    assert b"zqgone" not in content
+    assert b"kept1" in content
+
+
+def test_each_request_keeps_the_numbers_of_what_it_removed(ledger: Ledger) -> None:
+    """Two in one batch must not claim each other's; a third finds nothing, and says so."""
+    apply(ledger, turn("e1"), turn("e2"), turn("e3", session="s2"))
+    first, second = turn_deleted("e1"), SESSION_DELETED
+    requests = [first, second, scope_deleted(200)]
+    apply(ledger, *requests, turn_deleted("e1"))
+    outcomes = [forgetting.outcome(ledger.connection, event.event_id) for event in requests]
+    assert [(o.was_known, o.turns, o.sessions) for o in outcomes if o] == [(True, 1, 0), (True, 1, 1), (True, 1, 1)]
+    again = turn_deleted("e1")
+    apply(ledger, dataclasses.replace(again, event_id="again"))
+    repeated = forgetting.outcome(ledger.connection, "again")
+    assert repeated
+    assert (repeated.was_known, repeated.was_forgotten, repeated.turns) == (False, True, 0)
+    assert forgetting.outcome(ledger.connection, "never asked") is None
+
+
+def test_a_purge_ends_only_what_it_began_with(ledger: Ledger) -> None:
+    """What is forgotten meanwhile, even within the same millisecond, stays due."""
+    apply(ledger, turn("e1"), turn("e2"), turn_deleted("e1"))
+    token = status(ledger).purge_due
+    assert token
+    upkeep.note_files_purged(ledger, token)
+    apply(ledger, turn_deleted("e2"))
+    assert not upkeep.end_purge(ledger, token, now_ms=NOW, rewritten=True)
+    assert status(ledger).purge_due
+    assert not status(ledger).files_purged
+    assert upkeep.end_purge(ledger, status(ledger).purge_due or "", now_ms=NOW, rewritten=True)
+    assert status(ledger).purge_due is None
+    late = turn("late", turn_id="e2")
+    assert apply(ledger, late) == [Outcome.FORGOTTEN]
+    assert status(ledger).files_purged, "the file never held it: only the stream did"
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b'{"scope": "user", "scope_id": "a", "session_id": "s", "turn_id": "t"}', {("user/a", "s", "t")}),
+        (b'{"scope": "user", "scope_id": "a", "session_id": 7, "event_id": "e"}', {("user/a", "7", "e")}),
+        (b'{"scope":"user","scope_id":"a\\u00e9","session_id":"s", "content": "\xff', {("user/a\u00e9", "s", None)}),
+        (b'{"scope": "user", "scope_id": "a", "x": ' + b"[" * 9_999, {("user/a", None, None)}),
+        (b'{"scope": "user", "scope_id": "a", "scope_id": "b", ', {("user/a", None, None), ("user/b", None, None)}),
+        (b'{"content": "say \\"scope\\": \\"user\\"", "scope_id": "a"', set()),
+        (b"[1]", set()), (b'"scope"', set()), (b"", set()), (b"\x00\xff", set()),
+    ],
+)  # fmt: skip
+def test_a_broken_event_is_read_as_far_as_it_names_its_place(raw: bytes, expected: set[tuple[object, ...]]) -> None:
+    """A dead letter must be found by what it is about, however broken it is."""
+    assert {(p.scope_key, p.session_id, p.turn_id) for p in attribution.places(raw)} == expected
+
+
+def test_a_summary_in_the_making_puts_the_purge_off(tmp_path: Path) -> None:
+    """It may be made of what was forgotten meanwhile; killed before it is stored, nobody would look for it again."""
+    cache = SummaryCache(tmp_path / "summaries")
+    with cache.alone("k" * 64), pytest.raises(TransientError, match="is being made"):
+        cache.keep_only(set())
+    (tmp_path / "summaries" / "left.lock").touch()
+    cache.keep_only(set())
+    assert list((tmp_path / "summaries").iterdir()) == []
