@@ -16,6 +16,7 @@ import fcntl
 import os
 import re
 import secrets
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ _RECORD: Final = struct.Struct("<qqd")
 """pid, starts, deadline: each is written and read in one piece."""
 _DEADLINE_AT: Final = 16
 _LONGEST_NAME: Final = 100
+_TELL_EVERY_S: Final = 1.0
 
 
 class WorkerToken:
@@ -85,6 +87,7 @@ class Pulse:
         path = pulse_path(data_dir, kind, name)
         try:
             make_private_folder(path.parent)
+            self._service_manager = ServiceManager.of_environment()
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)  # shared: its predecessor may still be ending
             before = _parsed(os.pread(self._descriptor, _RECORD.size, 0))
@@ -98,10 +101,52 @@ class Pulse:
 
         Cheap: eight bytes into the page cache. Safe in any thread.
         """
+        now_s = time.monotonic()
         with suppress(OSError):  # a promise not renewed passes, and the supervisor acts
-            os.pwrite(
-                self._descriptor, struct.pack("<d", time.monotonic() + self._step_s + allowance_s), _DEADLINE_AT
-            )
+            os.pwrite(self._descriptor, struct.pack("<d", now_s + self._step_s + allowance_s), _DEADLINE_AT)
+        if self._service_manager is not None:
+            self._service_manager.promise(now_s, self._step_s + allowance_s)
+
+    def close(self) -> None:
+        """End the promise, as the process's end would."""
+        os.close(self._descriptor)
+        if self._service_manager is not None:
+            self._service_manager.close()
+
+
+class ServiceManager:
+    """The same promise to systemd, which runs a unit with ``WatchdogSec=`` as `up` runs a child.
+
+    Args:
+        address: its socket.
+        patience_s: what it grants beyond each promise.
+    """
+
+    def __init__(self, address: str, patience_s: float) -> None:
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self._patience_s = patience_s
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.setblocking(False)
+        self._told_s = self._due_s = 0.0
+
+    @classmethod
+    def of_environment(cls) -> ServiceManager | None:
+        """Give the one that started this process with a watchdog, if one did."""
+        address, patience_us = os.environ.get("NOTIFY_SOCKET"), os.environ.get("WATCHDOG_USEC", "")
+        return cls(address, int(patience_us) / 1e6) if address and patience_us.isdecimal() else None
+
+    def promise(self, now_s: float, within_s: float) -> None:
+        """Tell it by when to expect the next word; not more than once a second, unless that is later than told."""
+        if now_s - self._told_s < _TELL_EVERY_S and now_s + within_s <= self._due_s + _TELL_EVERY_S:
+            return
+        wait_us = round((within_s + self._patience_s) * 1e6)
+        with suppress(OSError):  # as above
+            self._socket.sendto(f"WATCHDOG=1\nWATCHDOG_USEC={wait_us}".encode(), self._address)
+            self._told_s, self._due_s = now_s, now_s + within_s
+
+    def close(self) -> None:
+        """Close its socket."""
+        self._socket.close()
 
 
 @dataclass(frozen=True, slots=True)
