@@ -155,10 +155,10 @@ class Ingest:
         keys = [share.scope.key for share, _ in written]
         self._registry.mark(keys, now_ms=self._clock())
         passing(CrashPoint.AFTER_MARK)
+        outcomes = sum((share.outcomes for share, _ in written), Counter[str]())
+        self._registry.add_totals(dict(outcomes))  # before the server, which may not be there any more, is told
         self._stream.ack([entry_id for share, _ in written for entry_id in share.entry_ids])
         passing(CrashPoint.AFTER_ACK)
-        outcomes = sum((share.outcomes for share, _ in written), Counter[str]())
-        self._registry.add_totals(dict(outcomes))
         _log.info("batch.committed", n_scopes=len(keys), **outcomes)
         return keys
 

@@ -35,7 +35,9 @@ def make_app(redis_url: str, *, timeout_s: float) -> Celery:
         task_ignore_result=True,
         task_store_errors_even_if_ignored=False,
         task_acks_late=False,
-        worker_prefetch_multiplier=1,
+        # No limit. A worker fetches none while it works, since it works in its event loop; but a message whose
+        # acknowledgement failed, its server gone, keeps counting, and with a limit the worker would wait for ever.
+        worker_prefetch_multiplier=0,
         worker_enable_remote_control=False,
         worker_send_task_events=False,
         worker_cancel_long_running_tasks_on_connection_loss=True,  # none is: all are acked before they run

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import apsw
 import numpy as np
 import numpy.typing as npt
 
@@ -122,7 +123,8 @@ def put_summary(
         version: the session's version it was made from; None stores it whatever the session's state.
 
     Returns:
-        False when the session changed meanwhile: nothing was stored, and what the summariser cached is to be purged.
+        False when the session changed meanwhile: nothing was stored, and what the summariser cached is to be purged;
+        or when another worker was faster.
 
     Raises:
         ModelMismatchError: the ledger holds another model's vectors.
@@ -130,6 +132,8 @@ def put_summary(
     with ledger.write() as connection:
         require_model(ledger, connection, model_key, summary.vector.shape[0])
         if version is not None:
+            if _is_summarised(connection, summary.session_id, version):  # by a worker rung for the same
+                return False
             connection.execute(
                 "UPDATE sessions SET state = ?, attempts = 0, retry_at_ms = NULL, failure = NULL"
                 " WHERE session_id = ? AND version = ?",
@@ -146,6 +150,14 @@ def put_summary(
              summary.tokens_in, summary.tokens_out, summary.vector.astype("<f2").tobytes()),
         )  # fmt: skip
     return True
+
+
+def _is_summarised(connection: apsw.Connection, session_id: str, version: int) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM sessions WHERE session_id = ? AND version = ? AND state = ?",
+        (session_id, version, SessionState.SUMMARISED),
+    ).fetchone()
+    return row is not None
 
 
 def confirm_summary(ledger: Ledger, due_session: DueSession, *, has_summary: bool) -> None:

@@ -271,7 +271,7 @@ class TurnStream:
             try:
                 return command(*args, **options)
             except redis_errors.ResponseError as error:
-                if not str(error).startswith("NOGROUP"):
+                if not str(error).startswith(("NOGROUP", "no such key")):  # the latter: the stream is gone as well
                     raise
             self.ensure_group()
             return command(*args, **options)

@@ -40,6 +40,17 @@ def test_a_group_made_late_still_reads_what_came_before_it(stream) -> None:
     assert read_all(stream) == [b"early"]
 
 
+def test_every_upkeep_verb_survives_a_missing_stream(stream) -> None:
+    """After a FLUSHALL the ingester must not end."""
+    assert stream.remove_idle_consumers(0) == []
+    stream.client.delete(TURNS)
+    assert stream.take_up_strays("c1", count=1) == []
+    stream.client.delete(TURNS)
+    assert stream.claim("c1", min_idle_ms=0, count=1).deleted == []
+    stream.client.delete(TURNS)
+    assert (stream.ack(["1-1"]), stream.trim(), stream.unread()) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("loss", ["group", "stream"])
 def test_a_lost_group_is_made_again_from_the_start(stream, client, loss) -> None:
     """An operator's XGROUP DESTROY or DEL must cost repeated work, not entries."""

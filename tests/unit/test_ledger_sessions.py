@@ -52,6 +52,18 @@ def test_a_session_whose_summary_ended_workers_is_told_apart(ledger: Ledger) -> 
     assert begin() == 0
 
 
+def test_a_summary_made_twice_is_kept_once(ledger: Ledger) -> None:
+    """Two workers rung for the same session: the slower one changes nothing, and there is nothing to purge."""
+    (session,) = due(ledger)
+    made = [
+        sessions.put_summary(ledger, SUMMARY, now_ms=NOW, model_key="m", version=session.version) for _ in range(2)
+    ]
+    assert made == [True, False]
+    with ledger.read() as connection:
+        assert connection.execute("SELECT summary_id FROM summaries").fetchall() == [(1,)]
+        assert connection.execute("SELECT 1 FROM meta WHERE key = 'purge_due'").fetchall() == []
+
+
 def test_a_quarantined_turn_is_left_out_of_its_sessions_summary(ledger: Ledger) -> None:
     """Its words would do to the summary what they did to the turn; a replay puts them back."""
     work.commit(ledger, "w1", [work.TurnWork(claim(ledger)[0], "fine", [])], model_key="m", dimension=4)
