@@ -6,9 +6,11 @@ both in its append-only file. Each step may be done twice; a kill between them l
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -48,11 +50,22 @@ def purge_files(ledger: Ledger, token: str) -> None:
     folder = ledger.path.parent
     if (summaries := folder / SUMMARIES_FOLDER).is_dir():
         SummaryCache(summaries).keep_only(upkeep.summary_digests(ledger))
-    for path in folder.glob(f"{LEDGER_FILE}.damaged-*"):  # a repair put it aside: nothing can be forgotten within it
-        path.unlink(missing_ok=True)
-        _log.warning("copy.removed", shard=folder.name, file=path.name)
+    _remove_copies(folder)
     upkeep.purge_ledger(ledger)
     upkeep.note_files_purged(ledger, token)
+
+
+def _remove_copies(folder: Path) -> None:
+    """Remove what repairs put aside, or were killed over: nothing can be forgotten within a damaged file.
+
+    No repair is under way: it waits until nobody has the ledger open.
+    """
+    for path in folder.glob(f"{LEDGER_FILE}.damaged-*"):
+        path.unlink(missing_ok=True)
+        _log.warning("copy.removed", shard=folder.name, file=path.name)
+    for path in folder.glob(f".{LEDGER_FILE}.*.salvage"):
+        shutil.rmtree(path, ignore_errors=True)
+        _log.warning("copy.removed", shard=folder.name, file=path.name)
 
 
 def forget_offline(settings: Settings, event: TurnDeleted | SessionDeleted | ScopeDeleted) -> Forgotten:

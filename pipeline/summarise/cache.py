@@ -178,7 +178,11 @@ class SummaryCache:
 
 
 def _remove_free(path: Path) -> None:
-    """Remove a lock that nobody holds."""
+    """Remove a lock that nobody holds.
+
+    Raises:
+        TransientError: somebody holds it.
+    """
     lock = filelock.FileLock(path, timeout=0, mode=0o600)
     try:
         lock.acquire()

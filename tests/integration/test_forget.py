@@ -300,8 +300,14 @@ def test_what_a_repair_put_aside_goes_too(running: RunningPipeline, forget: Call
     hal, marker = Place("hal"), "zqhalgone"
     publish(running, hal.turn(marker))
     path = Shards(running.data_dir).ledger_path(hal.scope)
-    for suffix in ("", "-wal"):
-        path.with_name(f"{path.name}.damaged-1{suffix}").write_text(marker)
+    workshop = path.with_name(f".{path.name}.0.salvage")
+    workshop.mkdir()
+    for copy in (
+        path.with_name(f"{path.name}.damaged-1"),
+        path.with_name(f"{path.name}.damaged-1-wal"),
+        workshop / "x",
+    ):
+        copy.write_text(marker)
     forget("--scope", hal.scope.key, "--session", "s1")
     assert where(running, marker) == []
 
