@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ class Author:
     def __init__(self, chance: random.Random, *, share_deleted: float = 0.02) -> None:
         self._chance = chance
         self._share_deleted = share_deleted
-        self._said: list[Turn] = []
+        self._said = deque([self._turn(0)], maxlen=WINDOW)
 
     def events(self) -> Iterator[Event]:
         """Write without end, out of order; a repeated event comes within the window too."""
@@ -41,7 +42,7 @@ class Author:
         while True:
             number += 1
             kind = self._chance.random()
-            old = self._chance.choice(self._said[-WINDOW:] or [self._turn(number)])
+            old = self._chance.choice(self._said)
             if kind < self._share_deleted:
                 yield TurnDeleted(
                     scope=old.scope, session_id=old.session_id, turn_id=old.turn_id,

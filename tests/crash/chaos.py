@@ -36,6 +36,8 @@ QUESTIONS = ["violin at the harbour", "copper thunder", "who was on the glacier"
 _REPLY_WITHIN_S = 2.0
 _TICK_S = 0.1
 _AT_WORK_S = 0.5
+_MOST_OPEN_PROBES = 3
+"""Kills from which it has not recovered yet before another: a slow machine is given the time it needs."""
 _PROBES = Scope("probe", "p")
 
 
@@ -163,8 +165,12 @@ class Clerk(Background):
         self._events: Iterator[Event] = author.events()
         self._at_once = at_once
         self._wait_s = at_once / per_s
-        self._next = self._since = time.monotonic()
+        self._next = self._since = 0.0
         self.per_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._next = self._since = time.monotonic()
+        return super().__enter__()
 
     def step(self) -> None:
         """Publish a few, and wait for the next ones' time."""
@@ -289,6 +295,12 @@ class Hand:
         self._plan += [lambda: self._hit(kinds, stop_s)] * n
         self._chance.shuffle(self._plan)
 
+    def wait_until_at_work(self) -> None:
+        """Wait until a turn published now is searchable: the first start is no recovery."""
+        self._probes.begin()
+        self.calm()
+        self._probes.seconds.clear()
+
     def rage(self, *, at_least_s: float = 0.0) -> None:
         """Do all that was intended, and wait until what was stopped goes on."""
         until = time.monotonic() + at_least_s
@@ -307,7 +319,7 @@ class Hand:
             self._seen_at.setdefault(pid, now)
         for sign in liveness.signs(self._host.pipeline.data_dir):
             self._at_work_since.setdefault(sign.pid, now)
-        if now >= self._next and self._act():
+        if now >= self._next and self._probes.n_open < _MOST_OPEN_PROBES and self._act():
             self._next = now + self._chance.uniform(*self._pause_s)
         self._probes.look()
 
@@ -319,7 +331,7 @@ class Hand:
                 return True
         return False
 
-    def calm(self, within_s: float = 30.0) -> None:
+    def calm(self, within_s: float = 60.0) -> None:
         """Wait until every probe is searchable."""
         deadline = time.monotonic() + within_s
         while self._probes.n_open:

@@ -44,7 +44,7 @@ SETTINGS = {
     "TURNSTREAM_WORKERS__N_INGESTERS": "2",
     # One turn that is hit by three kills is taken for their cause; here none is.
     "TURNSTREAM_WORKERS__MAX_ATTEMPTS": "20",
-    "TURNSTREAM_STREAM__CLAIM_IDLE_MS": "1000",
+    "TURNSTREAM_STREAM__CLAIM_IDLE_MS": "2000",
     "TURNSTREAM_LOG_LEVEL": "warning",
 }
 FOUND = (
@@ -90,7 +90,7 @@ def recovery(probes: Probes) -> str:
     return f"searchable after p50 {statistics.median(probes.seconds):.1f} s, at most {max(probes.seconds):.1f} s"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nothing_is_lost_under_up_whoever_is_killed(data_dir: Path, tmp_path: Path, row: Row, long: int) -> None:
     """Whoever runs this in production sleeps: it comes back by itself."""
     row.expect(f"{KILLED}, under up")
@@ -103,6 +103,7 @@ def test_nothing_is_lost_under_up_whoever_is_killed(data_dir: Path, tmp_path: Pa
         hand.plan(n_kills, [INGESTER, WORKER])
         hand.plan(n_server_kills, [SERVER])
         hand.plan(n_stops, [SERVER, INGESTER, WORKER], stop_s=(0.5, 3.0) if long == 1 else (1.0, 60.0))
+        hand.wait_until_at_work()
         with clerk, asker:
             hand.rage()
             hand.calm()
@@ -113,7 +114,7 @@ def test_nothing_is_lost_under_up_whoever_is_killed(data_dir: Path, tmp_path: Pa
     row(STOPPED, n=n_stops, outcome=f"resumes by itself; {asker.n_answers} answers, 0 errors")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nothing_is_lost_when_killed_every_half_second(data_dir: Path, tmp_path: Path, row: Row, long: int) -> None:
     """Started again at once, so that more is killed in the middle of something."""
     row.expect(KILLED)
@@ -126,6 +127,7 @@ def test_nothing_is_lost_when_killed_every_half_second(data_dir: Path, tmp_path:
         hand.plan(n_kills, [INGESTER, WORKER])
         hand.plan(n_server_kills, [SERVER])
         hand.plan(n_stops, [SERVER, INGESTER, WORKER], stop_s=(0.5, 3.0))
+        hand.wait_until_at_work()
         with clerk, asker:
             hand.rage()
             hand.calm()
@@ -136,20 +138,20 @@ def test_nothing_is_lost_when_killed_every_half_second(data_dir: Path, tmp_path:
     row(STOPPED, n=n_stops, outcome=f"resumes by itself; {asker.n_answers} answers, 0 errors")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_kill_under_load_delays_few_events(data_dir: Path, tmp_path: Path, row: Row, long: int) -> None:
     """A process killed at work must not be noticed by those who write and ask meanwhile."""
     seconds = 20 if long == 1 else 60
     row.expect(LOADED)
     author, chance = Author(random.Random(SEED + 2), share_deleted=0.0005), random.Random(SEED)
-    settings = SETTINGS | {"TURNSTREAM_STREAM__CLAIM_IDLE_MS": "500"}
-    with Supervised(data_dir, tmp_path / "log", settings) as host:
+    with Supervised(data_dir, tmp_path / "log", SETTINGS) as host:
         probes = Probes(host.pipeline)
         clerk, watch = Clerk(host.pipeline, author, per_s=1_050, at_once=50), LedgerWatch(host.pipeline)
         asker = Asker(host.pipeline, pause_s=0.1)
         hand = Hand(host, chance, probes, pause_s=(3.0, 5.0))
         n_kills = seconds // 4
         hand.plan(n_kills, [INGESTER, WORKER])
+        hand.wait_until_at_work()
         with watch, clerk, asker:
             hand.rage(at_least_s=seconds)
         hand.calm()
