@@ -6,6 +6,7 @@ several times as many kills in the time. What must be there in the end is worked
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 from collections.abc import Iterator
@@ -84,6 +85,12 @@ def require_all_once(host: Host, clerk: Clerk, probes: Probes) -> str:
     return "0 lost, 0 doubled"
 
 
+def errors_in(path: Path) -> list[str]:
+    """List the errors that would wake somebody; a library's about the killed server are none."""
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+    return [line["event"] for line in lines if line["level"] == "error" and line["event"] != "library.reported"]
+
+
 def recovery(probes: Probes) -> str:
     """Say how long it took from a kill until a turn published after it was searchable."""
     assert max(probes.seconds) <= RECOVERED_WITHIN_S
@@ -108,7 +115,7 @@ def test_nothing_is_lost_under_up_whoever_is_killed(data_dir: Path, tmp_path: Pa
             hand.rage()
             hand.calm()
         once = require_all_once(host, clerk, probes)
-    assert '"level": "error"' not in (tmp_path / "log").read_text()
+    assert errors_in(tmp_path / "log") == []
     row(f"{KILLED}, under up", n=n_kills, outcome=f"{once}; {recovery(probes)}")
     row(f"{SERVER_KILLED}, under up", n=n_server_kills, outcome=f"0 of {clerk.n_accepted} acknowledged events lost")
     row(STOPPED, n=n_stops, outcome=f"resumes by itself; {asker.n_answers} answers, 0 errors")
@@ -132,7 +139,7 @@ def test_nothing_is_lost_when_killed_every_half_second(data_dir: Path, tmp_path:
             hand.rage()
             hand.calm()
         once = require_all_once(host, clerk, probes)
-    assert '"level": "error"' not in (tmp_path / "log").read_text()
+    assert errors_in(tmp_path / "log") == []
     row(KILLED, n=n_kills, outcome=f"{once}; {recovery(probes)}")
     row(SERVER_KILLED, n=n_server_kills, outcome=f"0 of {clerk.n_accepted} acknowledged events lost")
     row(STOPPED, n=n_stops, outcome=f"resumes by itself; {asker.n_answers} answers, 0 errors")
