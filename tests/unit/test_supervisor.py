@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
+from pipeline.errors import TransientError
 from workers.liveness import WORKER, Pulse, pulse_path
 from workers.supervisor import Backoff, ChildSpec, PulseWatch, ServerWatch, Supervisor, data_folder
 from workers.supervisor.child import STACK_SIGNAL, Child, reason_of
@@ -180,3 +181,19 @@ def test_a_server_is_heard_without_waiting_for_it(tmp_path: Path) -> None:
         assert watch.due_s(1, 0.0, 301.0) == 4.0
         assert not watch.is_ready()
     assert watch.due_s(2, 400.0, 401.0) == 520.0  # started again
+
+
+def test_a_child_that_cannot_be_started_now_is_started_later() -> None:
+    """A full disk is no reason to end all the others."""
+    reasons = ["no space left", "no space left"]
+
+    def command() -> list[str]:
+        if reasons:
+            raise TransientError(reasons.pop())
+        return ["sleep", "60"]
+
+    child = Child(ChildSpec(name="a", command=command), Backoff(first_s=1.0))
+    for now, runs in ((0.0, False), (0.5, False), (1.0, False), (2.9, False), (3.0, True)):
+        child.start_if_due(now)
+        assert child.runs() is runs, now
+    child.end()

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, TransientError
 from workers.supervisor.watch import Watch
 
 STACK_SIGNAL: Final = signal.SIGUSR2
@@ -96,7 +96,11 @@ class Child:
         """
         if self.process or now < self.due:
             return
-        command = list(self.spec.command() if callable(self.spec.command) else self.spec.command)
+        try:
+            command = list(self.spec.command() if callable(self.spec.command) else self.spec.command)
+        except TransientError as error:
+            self._note_failed_start(now, str(error))
+            return
         try:
             self.process = subprocess.Popen(  # noqa: S603 - the commands are ours
                 command,
@@ -108,12 +112,15 @@ class Child:
         except (FileNotFoundError, PermissionError) as error:
             raise ConfigError(f"{self.spec.name}: {command[0]} cannot be run ({error.strerror})") from error
         except OSError as error:  # no memory or no process left: the machine may recover
-            self._count_death(now)
-            log.warning("child.start_failed", child=self.spec.name, error=error.strerror, next_start_s=self.due - now)
+            self._note_failed_start(now, str(error.strerror))
             return
         self._started_at, self._n_starts, self.was_ready = now, self._n_starts + 1, False
         event = "child.started" if self._n_starts == 1 else "child.restarted"
         log.info(event, child=self.spec.name, pid=self.process.pid, starts=self._n_starts)
+
+    def _note_failed_start(self, now: float, reason: str) -> None:
+        self._count_death(now)
+        log.warning("child.start_failed", child=self.spec.name, reason=reason, next_start_s=round(self.due - now, 1))
 
     def is_ready(self) -> bool:
         """Tell whether the children after this one may start."""
