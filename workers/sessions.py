@@ -165,4 +165,7 @@ def _complete(summarizer: SessionSummarizer, draft: _Draft) -> _Draft:
         completion = summarizer.complete(draft.session.session_id, draft.text)
     except (SummaryError, ConfigError) as error:
         return _Draft(draft.session, draft.text, draft.digest, failure=str(error))
+    except Exception as error:  # noqa: BLE001 - the task boundary: one session's text is not its neighbours' trouble
+        failure = f"{type(error).__name__} while it was summarised; it is tried again later"
+        return _Draft(draft.session, draft.text, draft.digest, failure=failure)
     return _Draft(draft.session, draft.text, draft.digest, completion)

@@ -207,7 +207,8 @@ class Flow:
                 if is_due:
                     snapshots_due.append(key)
                     # Looked at again, should the doorbell be lost.
-                    due_ms = min(due_ms or now_ms + _SNAPSHOT_AGAIN_MS, now_ms + _SNAPSHOT_AGAIN_MS)
+                    again_ms = now_ms + _SNAPSHOT_AGAIN_MS
+                    due_ms = again_ms if due_ms is None else min(due_ms, again_ms)
                 purge_ms = None if status.purge_due is None else int(status.purge_due)
                 waiting.append((key, status.unsummarised_since_ms, purge_ms, is_due))
                 if status.counts.pending == 0 and status.purge_due is None:

@@ -79,7 +79,7 @@ def end_leftovers(data_dir: Path, names: Iterable[tuple[str, str]], *, within_s:
     """
     import psutil  # noqa: PLC0415 - costs the start of everybody else 20 ms
 
-    left: list[psutil.Process] = []
+    left: list[tuple[str, psutil.Process]] = []
     wanted = {(kind, liveness.pulse_path(data_dir, kind, name).name) for kind, name in names}
     for sign in liveness.signs(data_dir):
         if sign.lives and (sign.kind, f"{sign.kind}.{sign.name}") in wanted:
@@ -87,13 +87,13 @@ def end_leftovers(data_dir: Path, names: Iterable[tuple[str, str]], *, within_s:
                 process = psutil.Process(sign.pid)
                 if sign.kind in process.cmdline():  # the pid may be another's, or of another container
                     process.terminate()
-                    left.append(process)
+                    left.append((sign.name, process))
     deadline = time.monotonic() + within_s
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        left = [process for process in left if _runs(process)]
-    for process in left:
-        log.warning("child.killed", child=" ".join(process.cmdline()[-3:]), pid=process.pid)
+        left = [(name, process) for name, process in left if _runs(process)]
+    for name, process in left:
+        log.warning("child.killed", child=name, pid=process.pid)
         with suppress(psutil.Error):
             process.kill()
 
