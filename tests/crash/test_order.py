@@ -30,20 +30,8 @@ FORGETFUL = SCOPES[2:]
 """Of a scope that was forgotten up to a time, nothing tells which numbers its sessions' turns had."""
 UNKNOWN_GAPS = {f"{scope} turn index" for scope in FORGETFUL}
 WORDS = [
-    "harbour",
-    "lantern",
-    "violin",
-    "meadow",
-    "copper",
-    "thunder",
-    "orchid",
-    "glacier",
-    "saddle",
-    "walnut",
-    "ferry",
-    "quartz",
-    "雪",
-    "büro",
+    *("harbour", "lantern", "violin", "meadow", "copper", "thunder", "orchid"),
+    *("glacier", "saddle", "walnut", "ferry", "quartz", "雪", "büro"),
 ]
 EPOCH_S = 1_600_000_000
 
