@@ -289,6 +289,7 @@ class Hand:
         self._at_work_since: dict[int, float] = {}
         self._stopped_until: dict[int, float] = {}
         self._next = time.monotonic()
+        self.n_done = 0
 
     def plan(self, n: int, kinds: Sequence[str], *, stop_s: tuple[float, float] | None = None) -> None:
         """Intend n kills among these kinds, or with ``stop_s`` n stops of so many seconds, in between the others."""
@@ -301,11 +302,11 @@ class Hand:
         self.calm()
         self._probes.seconds.clear()
 
-    def rage(self, *, at_least_s: float = 0.0) -> None:
-        """Do all that was intended, and wait until what was stopped goes on."""
-        until = time.monotonic() + at_least_s
+    def rage(self, *, for_s: float | None = None) -> None:
+        """Do all that was intended, or what can be done of it in so many seconds; what was stopped goes on then."""
+        until = math.inf if for_s is None else time.monotonic() + for_s
         try:
-            while self._plan or self._stopped_until or time.monotonic() < until:
+            while (self._plan or self._stopped_until or for_s is not None) and time.monotonic() < until:
                 self._step()
                 time.sleep(_TICK_S)
         finally:
@@ -328,6 +329,7 @@ class Hand:
         for place in reversed(range(len(self._plan))):
             if self._plan[place]():
                 del self._plan[place]
+                self.n_done += 1
                 return True
         return False
 
