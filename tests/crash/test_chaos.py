@@ -158,11 +158,11 @@ def test_a_kill_under_load_delays_few_events(data_dir: Path, tmp_path: Path, row
         hand = Hand(host, chance, probes, pause_s=(3.0, 5.0))
         hand.plan(seconds, [INGESTER, WORKER])
         hand.wait_until_at_work()
-        with watch, clerk, asker:
-            hand.rage(for_s=seconds)
-        hand.calm()
-        once = require_all_once(host, clerk, probes)
-        watch.step()
+        with watch:
+            with clerk, asker:
+                hand.rage(for_s=seconds)
+            hand.calm()
+            once = require_all_once(host, clerk, probes)
     lags = [watch.seen_at[e] - clerk.accepted_at[e] for e in clerk.accepted_at.keys() & watch.seen_at.keys()]
     p99 = statistics.quantiles(lags, n=100)[-1]
     row(
