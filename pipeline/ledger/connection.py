@@ -31,21 +31,41 @@ def connect(path: Path, *, busy_timeout_ms: int = 30_000, query_only: bool = Fal
 
     Raises:
         ShardError: the file is missing, no database, damaged, or the SQLite library is one that loses data.
-        TransientError: another process holds it.
+        TransientError: another process holds it, or has just replaced it.
     """
     _require_safe_library()
     with translated(path):
+        identity = _identity(path)
         connection = apsw.Connection(str(path), flags=_ENTRIES)
-        connection.set_busy_timeout(busy_timeout_ms)
-        # A checkpoint at close costs two fsyncs for each of thousands of ledgers; the next opener reads the WAL.
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.pragma("mmap_size", _MMAP_BYTES)
-        if query_only:
-            connection.pragma("query_only", 1)
-        else:
-            connection.pragma("secure_delete", 1)
-            connection.pragma("synchronous", "normal")
+        try:
+            connection.set_busy_timeout(busy_timeout_ms)
+            # A checkpoint at close costs two fsyncs for each of thousands of ledgers; the next opener reads the WAL.
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.pragma("mmap_size", _MMAP_BYTES)
+            connection.pragma("schema_version")  # the first to wait for a lock: from here on nobody replaces the file
+            _require_same_file(path, identity)
+            if query_only:
+                connection.pragma("query_only", 1)
+            else:
+                connection.pragma("secure_delete", 1)
+                connection.pragma("synchronous", "normal")
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+
+def _require_same_file(path: Path, identity: tuple[int, int] | None) -> None:
+    if _identity(path) != identity:
+        raise TransientError(f"{path} was replaced while it was opened; retry")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:  # opening it says why
+        return None
+    return status.st_dev, status.st_ino
 
 
 def create(path: Path) -> None:

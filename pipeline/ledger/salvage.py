@@ -1,10 +1,12 @@
 """Saving what can be read of a ledger that cannot be opened, or whose rows are damaged: into a new one in its place.
 
 The damaged files stay beside it as ``ledger.sqlite.damaged-<epoch ms>`` (and ``-wal``). A kill at any point leaves
-the old ledger in place or the new one, and at worst copies and drafts beside them.
+the old ledger in place or the new one, and at worst copies and drafts beside them. At one point the old one stands
+without its WAL, which the copy beside it has: `undo_half_done` puts it back.
 
 Only the turns and what tells whether they were seen, forgotten or closed are copied; the rest is made again from
 them. Nobody else may have the ledger open: who had, would go on writing to the file set aside.
+Who comes meanwhile waits, and then finds that the file it opened is another now (`connection.connect`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -73,17 +76,55 @@ def salvage(path: Path, scope: Scope, *, now_ms: int) -> Salvaged:
     return Salvaged(aside, n_turns, n_unreadable)
 
 
+def half_done(path: Path) -> Path | None:
+    """Give the copy that a killed `salvage` set aside without replacing the ledger; None when there is none."""
+    for aside in path.parent.glob(f"{path.name}.damaged-*[0-9]"):
+        if path.exists() and aside.samefile(path):
+            return aside
+    return None
+
+
+def undo_half_done(path: Path) -> bool:
+    """Have a ledger as it was before a `salvage` that was killed at its end; tells whether there was anything to do.
+
+    A WAL that has been written since stays: then the ledger was in use again without the old one.
+
+    Raises:
+        TransientError: another process has the ledger open, or the disk is full.
+        ShardError: the folder refuses it.
+    """
+    aside = half_done(path)
+    if aside is None:
+        return False
+    wal, kept = Path(f"{path}-wal"), Path(f"{aside}-wal")
+    with translated(path), alone(path):
+        if kept.exists() and not (wal.exists() and wal.stat().st_size):
+            draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
+            shutil.copy(kept, draft)
+            _sync(draft)
+            draft.replace(wal)
+            Path(f"{path}-shm").unlink(missing_ok=True)
+            _sync(path.parent)
+        kept.unlink(missing_ok=True)
+        aside.unlink()
+    return True
+
+
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Hold a database's file as long as no other process has it open.
+    """Hold a database's file as long as no other process has it open; whoever opens it waits for the end.
 
     Raises:
         TransientError: one has.
+
+    Why a lock of the open file and not of the process: that one would end as soon as the process closes the same file
+    once more, as copying it does. SQLite's locks and these see each other.
     """
     descriptor = os.open(path, os.O_RDWR)
     try:
+        wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, _SHARED_LOCK_AT, _SHARED_LOCK_BYTES, 0)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_LOCK_BYTES, _SHARED_LOCK_AT)
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
         except (BlockingIOError, PermissionError) as error:
             raise TransientError(
                 f"{path} is damaged, and open in another process; end 'turnstream up' and whoever asks the memory,"
@@ -99,10 +140,15 @@ def _put_in_place(new: Path, path: Path, aside: Path) -> None:
     wal = path.with_name(f"{path.name}-wal")
     if wal.exists():
         os.link(wal, f"{aside}-wal")
+        _sync(path.parent)  # where `undo_half_done` finds it
         wal.unlink()  # it would be applied to the new file
     path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
     new.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -121,11 +167,7 @@ def _copy(damaged: Path, new: Path, scope: Scope) -> tuple[int, int]:
                 n_turns, n_unreadable = _copy_rows(source, target)
                 target.execute("COMMIT")
         target.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    descriptor = os.open(new, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(new)
     return n_turns, n_unreadable
 
 

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import apsw
 import pytest
 
 from pipeline.errors import TransientError
+from pipeline.ledger import salvage as salvage_module
 from pipeline.ledger.salvage import salvage
 from pipeline.records import SessionDeleted, Turn
 from tests.small_pipeline import SCOPE, SmallPipeline, story
@@ -149,6 +152,62 @@ def test_a_ledger_that_somebody_has_open_is_left_alone(pipeline: SmallPipeline) 
         assert not list(pipeline.folder.glob("*damaged*"))
         holder.communicate()
     assert salvage(pipeline.ledger_path, SCOPE, now_ms=1).n_turns == N_TURNS
+
+
+def test_nobody_opens_a_ledger_while_it_is_replaced(pipeline: SmallPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker wrote meanwhile would be in the file set aside; copying it must not end the lock."""
+    code = "import apsw, sys; apsw.Connection(sys.argv[1]).execute('SELECT * FROM meta').fetchall()"
+    errors = []
+    copy = salvage_module._copy
+
+    def look_and_copy(*arguments: Any) -> tuple[int, int]:
+        ended = subprocess.run([sys.executable, "-c", code, pipeline.ledger_path], capture_output=True, check=False)
+        errors.append(ended.stderr.decode())
+        return copy(*arguments)
+
+    monkeypatch.setattr(salvage_module, "_copy", look_and_copy)
+    assert salvage(pipeline.ledger_path, SCOPE, now_ms=1).n_turns == N_TURNS
+    assert "BusyError" in errors[0]
+
+
+def test_whoever_waited_for_a_ledger_that_was_replaced_opens_it_again(
+    pipeline: SmallPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the file open that is now set aside, and would write to that under the new one's name."""
+    monkeypatch.setattr("pipeline.ledger.connection._identity", Mock(side_effect=[(1, 1), (1, 2)]))
+    with pytest.raises(TransientError, match="replaced while it was opened"):
+        pipeline.open()
+
+
+def test_a_repair_killed_before_the_new_file_was_in_place_is_undone(pipeline: SmallPipeline) -> None:
+    """For a moment the old file stands without its log of writes: the next repair must not save that alone."""
+    pipeline.publish([Turn(scope=SCOPE, session_id="s0", role="user", content="last", timestamp=1.7e9, event_id="l")])
+    wal, aside = Path(f"{pipeline.ledger_path}-wal"), pipeline.folder / "ledger.sqlite.damaged-1"
+    os.link(pipeline.ledger_path, aside)
+    wal.rename(f"{aside}-wal")
+    assert "l" not in turns(pipeline)  # SQLite has made an empty log meanwhile
+    assert any("killed" in finding.detail for finding in verify_data(pipeline.settings))
+    assert any("killed" in finding.detail for finding in repair(pipeline.settings))
+    assert "l" in turns(pipeline)
+    assert not list(pipeline.folder.glob("*damaged*"))
+    pipeline.work()
+    assert verify_data(pipeline.settings, idle=True) == []
+
+
+def test_the_snapshot_goes_before_the_ledger(pipeline: SmallPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the two must not leave a snapshot whose ids the new ledger gives out again."""
+    manifests: list[bool] = []
+
+    def killed(*_: object, **__: object) -> None:
+        manifests.append((pipeline.folder / "traces.manifest.json").exists())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["workers.checkup.repair"], "salvage", killed)
+    assert (pipeline.folder / "traces.manifest.json").exists()
+    overwrite(pipeline, page_of_turns(pipeline))
+    with pytest.raises(KeyboardInterrupt):
+        repair(pipeline.settings)
+    assert manifests == [False]
 
 
 def test_a_flipped_log_of_writes_is_cut_where_it_stops_to_fit(pipeline: SmallPipeline) -> None:

@@ -16,7 +16,7 @@ from pipeline.errors import ServerUnreachableError, ShardError, TransientError
 from pipeline.ledger import Ledger, check
 from pipeline.ledger import repair as ledgers
 from pipeline.ledger.connection import connect, read_meta, translated
-from pipeline.ledger.salvage import alone, salvage
+from pipeline.ledger.salvage import alone, salvage, undo_half_done
 from pipeline.records import Scope
 from pipeline.registry import FILE as REGISTRY_FILE
 from pipeline.registry import Registry
@@ -46,7 +46,7 @@ def repair(settings: Settings, *, scopes: Sequence[Scope] | None = None) -> list
         ConfigError: there is no such scope.
     """
     folders = data.folders_of(settings, scopes)
-    done = list(_registry(settings, folders))
+    done = _registry(settings, folders)
     for folder, expected in folders.items():
         scope, found = _shard(settings, folder, expected)
         done += found
@@ -87,16 +87,18 @@ def _owner(folder: Path, expected: Scope | None) -> tuple[Scope | None, str | No
     return Scope.parse(meta["scope"]) if meta else None, None
 
 
-def _ledger(settings: Settings, folder: Path, scope: Scope) -> Iterator[Finding]:
+def _ledger(settings: Settings, folder: Path, scope: Scope) -> list[Finding]:
     path, what = folder / LEDGER_FILE, f"{scope.key} ledger"
+    done = [repaired(what, "as it was before a repair that was killed")] if undo_half_done(path) else []
     try:
-        yield from _mended(settings, path, scope)
+        return done + _mended(settings, path, scope)
     except ShardError:
-        saved = salvage(path, scope, now_ms=_now_ms())
+        # First: the new ledger may give out ids again that this snapshot knows as other traces.
         SnapshotStore(folder).discard("traces")
-        lost = f", {saved.n_unreadable} places could not be read: {check.RESTORE}" if saved.n_unreadable else ""
-        yield repaired(what, f"{saved.n_turns} turns saved into a new file{lost}; the damaged one is {saved.aside}")
-        yield from _mended(settings, path, scope)
+        saved = salvage(path, scope, now_ms=_now_ms())
+    lost = f", {saved.n_unreadable} places could not be read: {check.RESTORE}" if saved.n_unreadable else ""
+    said = f"{saved.n_turns} turns saved into a new file{lost}; the damaged one is {saved.aside}"
+    return [*done, repaired(what, said), *_mended(settings, path, scope)]
 
 
 def _mended(settings: Settings, path: Path, scope: Scope) -> list[Finding]:
@@ -120,16 +122,17 @@ def _mended(settings: Settings, path: Path, scope: Scope) -> list[Finding]:
     return [repaired(f"{scope.key} ledger", one) for one in done]
 
 
-def _snapshot(_settings: Settings, folder: Path, scope: Scope) -> Iterator[Finding]:
+def _snapshot(_settings: Settings, folder: Path, scope: Scope) -> list[Finding]:
     path = folder / LEDGER_FILE
     with closing(connect(path, query_only=True)) as connection, translated(path):
         found = shard.snapshot_findings(folder, scope.key, connection)
-    if found:
-        SnapshotStore(folder).discard("traces")
-        yield repaired(f"{scope.key} snapshot", "removed; it is built anew if the scope is large enough for one")
+    if not found:
+        return []
+    SnapshotStore(folder).discard("traces")
+    return [repaired(f"{scope.key} snapshot", "removed; it is built anew if the scope is large enough for one")]
 
 
-def _files(_settings: Settings, folder: Path, scope: Scope) -> Iterator[Finding]:
+def _files(_settings: Settings, folder: Path, scope: Scope) -> list[Finding]:
     doomed = SummaryCache(folder / SUMMARIES_FOLDER).damaged() if (folder / SUMMARIES_FOLDER).is_dir() else []
     last_ms = _now_ms() - _LEFT_BEHIND_AFTER_MS
     doomed += [
@@ -143,35 +146,34 @@ def _files(_settings: Settings, folder: Path, scope: Scope) -> Iterator[Finding]
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-        yield repaired(f"{scope.key} files", f"{path} removed")
+    return [repaired(f"{scope.key} files", f"{path} removed") for path in doomed]
 
 
-def _registry(settings: Settings, folders: dict[Path, Scope | None]) -> Iterator[Finding]:
+def _registry(settings: Settings, folders: dict[Path, Scope | None]) -> list[Finding]:
     """Have a registry that can be read; a damaged one is set aside, unless somebody has it open."""
     path = settings.data_dir / REGISTRY_FILE
     if not path.exists():
-        if folders:
-            refill.refill(settings.data_dir)
-            yield repaired("registry", "made anew from the shards")
-        return
+        if not folders:
+            return []
+        refill.refill(settings.data_dir)
+        return [repaired("registry", "made anew from the shards")]
     try:
         with closing(Registry(settings.data_dir, create=False)) as registry:
             problems = registry.problems()
     except ShardError as error:
         problems = [str(error)]
     if not problems:
-        return
+        return []
     try:
         with alone(path):
             aside = refill.set_aside(settings.data_dir, reason="; ".join(problems))
     except TransientError as error:
-        yield damaged("registry", str(error))
-        return
+        return [damaged("registry", str(error))]
     refill.refill(settings.data_dir)
-    yield repaired("registry", f"made anew from the shards; the damaged one is {aside}")
+    return [repaired("registry", f"made anew from the shards; the damaged one is {aside}")]
 
 
-def _unknown_work(settings: Settings, folders: dict[Path, Scope | None]) -> Iterator[Finding]:
+def _unknown_work(settings: Settings, folders: dict[Path, Scope | None]) -> list[Finding]:
     looked_at = {}
     for folder, expected in folders.items():
         with suppress(ShardError, TransientError):
@@ -181,10 +183,9 @@ def _unknown_work(settings: Settings, folders: dict[Path, Scope | None]) -> Iter
     try:
         unknown = registry.unknown_work(settings, looked_at)
     except (ShardError, TransientError):  # said before
-        return
+        return []
     _mark(settings, unknown)
-    for scope in unknown:
-        yield repaired("registry", f"{scope.key} noted as having work")
+    return [repaired("registry", f"{scope.key} noted as having work") for scope in unknown]
 
 
 def _stream(settings: Settings) -> Iterator[Finding]:

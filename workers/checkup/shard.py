@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pipeline.errors import PoisonError, ShardError, TransientError
 from pipeline.ledger import check, reads
 from pipeline.ledger.connection import connect, read_meta, translated
+from pipeline.ledger.salvage import half_done
 from pipeline.ledger.schema import FORMAT
 from pipeline.records import Scope
 from pipeline.settings import Settings
@@ -162,8 +163,10 @@ def _first(ids: Ids) -> str:
 
 def _files(folder: Path, name: str, *, idle: bool) -> list[Finding]:
     found = []
+    if aside := half_done(folder / LEDGER_FILE):
+        found.append(damaged(f"{name} ledger", f"{aside} is of a repair that was killed; {check.SALVAGED}"))
     if (summaries_folder := folder / SUMMARIES_FOLDER).is_dir():
-        found = [
+        found += [
             damaged(f"{name} summary cache", f"{path} cannot be read; 'turnstream doctor --repair' removes it")
             for path in SummaryCache(summaries_folder).damaged()
         ]
