@@ -251,6 +251,8 @@ _ROWS: Final = (
           " WHERE state = 2 AND turn_offset NOT IN (SELECT id FROM fulltext_docsize)"),
     _Rule("full text", "words of no searchable turn", "SELECT 'turn offset ' || id FROM fulltext_docsize"
           " WHERE id NOT IN (SELECT turn_offset FROM turns WHERE state = 2)"),
+    _Rule("events", "requests to forget that are not noted as applied", "SELECT hex(digest) FROM forgettings"
+          " WHERE digest NOT IN (SELECT digest FROM events)"),
     _Rule("sessions", "sessions that have turns and no row", "SELECT DISTINCT 'session ''' || session_id || ''''"
           " FROM turns WHERE session_id NOT IN (SELECT session_id FROM sessions)"),
 )  # fmt: skip

@@ -92,32 +92,33 @@ def mend_rows(
     return done
 
 
-def _drop_orphans(connection: apsw.Connection) -> Iterable[str]:
+def _drop_orphans(connection: apsw.Connection) -> list[str]:
     n_dropped = 0
     for statement in _ORPHANS:
         connection.execute(statement)
         n_dropped += connection.changes()
-    if n_dropped:
-        yield f"{n_dropped} rows that belonged to nothing removed"
+    return [f"{n_dropped} rows that belonged to nothing removed"] if n_dropped else []
 
 
-def _drop_unnamed_vectors(connection: apsw.Connection) -> Iterable[str]:
+def _drop_unnamed_vectors(connection: apsw.Connection) -> list[str]:
     """Drop all vectors when the ledger does not say whose they are, and give out ids above any ever seen."""
+    done = []
     row: Any = connection.execute("SELECT ifnull(max(trace_id), 0) FROM traces").fetchone()
     if row[0] > reads.last_trace_id(connection):
         connection.execute("DELETE FROM sqlite_sequence WHERE name = 'traces'")
         connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('traces', ?)", (row[0],))
-        yield "the last trace id noted"
+        done.append("the last trace id noted")
     if not check.is_model_named(connection):
         connection.execute("DELETE FROM meta WHERE key IN ('model_key', 'dimension')")
         connection.execute("DELETE FROM vectors")
-        yield "all vectors dropped, which were of an unknown model"
+        done.append("all vectors dropped, which were of an unknown model")
+    return done
 
 
-def _make_pending(connection: apsw.Connection, turns: Collection[int], *, has_words: bool) -> Iterable[str]:
+def _make_pending(connection: apsw.Connection, turns: Collection[int], *, has_words: bool) -> list[str]:
     """Drop the chunks of turns; those not set aside become pending with a fresh set of attempts."""
     if not turns:
-        return
+        return []
     wanted = apsw.carray(np.array(sorted(turns), dtype=np.int64), flags=apsw.SQLITE_CARRAY_INT64)
     offsets = "SELECT value FROM carray(?)"
     if has_words:  # else full text is filled anew
@@ -127,23 +128,35 @@ def _make_pending(connection: apsw.Connection, turns: Collection[int], *, has_wo
     connection.execute(f"DELETE FROM vectors WHERE trace_id IN ({traces})", (wanted,))
     connection.execute(f"DELETE FROM traces WHERE turn_offset IN ({offsets})", (wanted,))
     connection.execute(
-        "UPDATE turns SET state = CASE state WHEN 4 THEN 4 ELSE 0 END, attempts = 0, claimed_by = NULL"
+        "UPDATE turns SET state = CASE state WHEN 4 THEN 4 ELSE 0 END,"
+        " attempts = CASE state WHEN 4 THEN attempts ELSE 0 END, claimed_by = NULL"
         f" WHERE turn_offset IN ({offsets})",
         (wanted,),
     )
-    yield f"{len(turns)} turns to be made searchable again"
+    return [f"{len(turns)} turns to be made searchable again"]
 
 
-def _note_events(connection: apsw.Connection, unapplied: Collection[str], now_ms: int) -> Iterable[str]:
-    if unapplied:
-        connection.executemany(
-            "INSERT OR IGNORE INTO events (digest, type, received_ms) VALUES (?, 'Turn', ?)",
-            [(event_digest(event_id), now_ms) for event_id in unapplied],
-        )
-        yield f"{len(unapplied)} events of turns noted as applied"
+def _note_events(connection: apsw.Connection, unapplied: Collection[str], now_ms: int) -> list[str]:
+    connection.executemany(
+        "INSERT OR IGNORE INTO events (digest, type, received_ms) VALUES (?, 'Turn', ?)",
+        [(event_digest(event_id), now_ms) for event_id in unapplied],
+    )
+    n_noted = len(unapplied) + note_forgettings(connection, now_ms)
+    return [f"{n_noted} events noted as applied"] if n_noted else []
 
 
-def _add_sessions(connection: apsw.Connection) -> Iterable[str]:
+def note_forgettings(connection: apsw.Connection, now_ms: int) -> int:
+    """Note as applied what the requests to forget tell of: one that comes again changes nothing. Gives how many."""
+    connection.execute(
+        "INSERT OR IGNORE INTO events (digest, type, received_ms) SELECT digest, CASE WHEN target = 'scope'"
+        " THEN 'ScopeDeleted' WHEN instr(target, '/') THEN 'TurnDeleted' ELSE 'SessionDeleted' END, ?"
+        " FROM forgettings",
+        (now_ms,),
+    )
+    return connection.changes()
+
+
+def _add_sessions(connection: apsw.Connection) -> list[str]:
     """Add missing rows; a summary that is left tells that its session was closed, and what the platform said."""
     connection.execute(
         "INSERT INTO sessions (session_id, changed_ms, closed, platform_summary, closed_ms)"
@@ -152,14 +165,14 @@ def _add_sessions(connection: apsw.Connection) -> Iterable[str]:
         " FROM turns LEFT JOIN summaries s USING (session_id)"
         " WHERE session_id NOT IN (SELECT session_id FROM sessions) GROUP BY session_id"
     )
-    if n_added := connection.changes():
-        yield f"{n_added} missing session rows added"
+    n_added = connection.changes()
+    return [f"{n_added} missing session rows added"] if n_added else []
 
 
-def _make_due(connection: apsw.Connection, session_ids: Collection[str]) -> Iterable[str]:
+def _make_due(connection: apsw.Connection, session_ids: Collection[str]) -> list[str]:
     """Drop summaries and have them made again, at once."""
     if not session_ids:
-        return
+        return []
     rows = [(session_id,) for session_id in session_ids]
     connection.executemany("DELETE FROM summaries WHERE session_id = ?", rows)
     connection.executemany(
@@ -167,7 +180,7 @@ def _make_due(connection: apsw.Connection, session_ids: Collection[str]) -> Iter
         " failure = NULL WHERE session_id = ?",
         rows,
     )
-    yield f"{len(session_ids)} sessions to be summarised again"
+    return [f"{len(session_ids)} sessions to be summarised again"]
 
 
 def _fill_fulltext(connection: apsw.Connection) -> int:

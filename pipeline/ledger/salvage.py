@@ -27,13 +27,15 @@ import apsw
 from pipeline import database
 from pipeline.errors import ShardError, TransientError
 from pipeline.ledger.connection import adopt, connect, create, translated
+from pipeline.ledger.repair import note_forgettings
 from pipeline.ledger.schema import DDL
 from pipeline.records import Scope
 
 _SHARED_LOCK_AT, _SHARED_LOCK_BYTES = 0x4000_0002, 510
 """Where every process that has a database open holds a lock. Source: sqlite.org/lockingv3.html and os_unix.c."""
 _READ_ERRORS: Final = (apsw.Error, UnicodeDecodeError)
-_MOST_LOOKUPS: Final = 10_000_000
+_MOST_LOOKUPS: Final = 1_000_000
+"""Of ids one by one, where a scan cannot go on: a broken page has some ten, a broken counter has no end."""
 _NO_TURNS: Final = (
     "DELETE FROM turns WHERE typeof(session_id) <> 'text' OR typeof(turn_id) <> 'text' OR typeof(event_id) <> 'text'"
     " OR typeof(role) <> 'text' OR typeof(content) <> 'text' OR typeof(timestamp_ms) <> 'integer'"
@@ -69,7 +71,7 @@ def salvage(path: Path, scope: Scope, *, now_ms: int) -> Salvaged:
             for suffix in ("", "-wal"):
                 with suppress(FileNotFoundError):
                     shutil.copyfile(f"{path}{suffix}", f"{damaged}{suffix}")
-            n_turns, n_unreadable = _copy(damaged, new, scope)
+            n_turns, n_unreadable = _copy(damaged, new, scope, now_ms)
             _put_in_place(new, path, aside)
         finally:
             shutil.rmtree(workshop, ignore_errors=True)
@@ -155,7 +157,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _copy(damaged: Path, new: Path, scope: Scope) -> tuple[int, int]:
+def _copy(damaged: Path, new: Path, scope: Scope, now_ms: int) -> tuple[int, int]:
     """Fill a new ledger from a damaged one; gives turns copied, and places that could not be read."""
     create(new)
     with closing(connect(new)) as target:
@@ -164,7 +166,7 @@ def _copy(damaged: Path, new: Path, scope: Scope) -> tuple[int, int]:
         if (source := _open(damaged, scope)) is not None:
             with closing(source):
                 target.execute("BEGIN IMMEDIATE")
-                n_turns, n_unreadable = _copy_rows(source, target)
+                n_turns, n_unreadable = _copy_rows(source, target, now_ms)
                 target.execute("COMMIT")
         target.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     _sync(new)
@@ -205,7 +207,7 @@ def _mend_first_page(damaged: Path) -> None:
         file.write(page)
 
 
-def _copy_rows(source: apsw.Connection, target: apsw.Connection) -> tuple[int, int]:
+def _copy_rows(source: apsw.Connection, target: apsw.Connection, now_ms: int) -> tuple[int, int]:
     for table in ("meta", "events", "tombstones", "vacated", "forgettings", "sessions"):
         for row in _from_both_ends(source, table):
             _insert(target, table, row)
@@ -213,6 +215,7 @@ def _copy_rows(source: apsw.Connection, target: apsw.Connection) -> tuple[int, i
     n_unreadable = _copy_by_id(source, target, "turns", "turn_offset")
     target.execute(_NO_TURNS)
     n_unreadable += target.changes()
+    note_forgettings(target, now_ms)
     target.execute("UPDATE turns SET state = 0, attempts = 0, claimed_by = NULL WHERE state IN (1, 2)")
     for table in ("turns", "traces", "summaries"):
         _go_on_counting(source, target, table)
@@ -222,8 +225,10 @@ def _copy_rows(source: apsw.Connection, target: apsw.Connection) -> tuple[int, i
 
 def _copy_by_id(source: apsw.Connection, target: apsw.Connection, table: str, key: str) -> int:
     """Copy what can be read of a table; gives the places that could not."""
-    rows = _one_by_one(source, table, key)
-    return sum(1 for row in rows if row is None or not _insert(target, table, row))
+    n_unreadable = 0
+    for row in _one_by_one(source, table, key):
+        n_unreadable += row if isinstance(row, int) else not _insert(target, table, row)
+    return n_unreadable
 
 
 def _from_both_ends(source: apsw.Connection, table: str) -> Iterator[tuple[Any, ...]]:
@@ -234,10 +239,13 @@ def _from_both_ends(source: apsw.Connection, table: str) -> Iterator[tuple[Any, 
             return
 
 
-def _one_by_one(source: apsw.Connection, table: str, key: str) -> Iterator[tuple[Any, ...] | None]:
-    """Yield rows in the order of their ids; where a scan stops, each id by itself. None: one could not be read."""
+def _one_by_one(source: apsw.Connection, table: str, key: str) -> Iterator[tuple[Any, ...] | int]:
+    """Yield rows in the order of their ids; where a scan stops, each id by itself. A number: so many were not read.
+
+    When that has taken too many look-ups, the rest is read from the last row backwards, as far as it goes.
+    """
     after, last = 0, _last_id(source, table, key)
-    while True:
+    for _ in range(_MOST_LOOKUPS):
         try:
             for row in source.execute(f"SELECT * FROM {table} WHERE {key} > ? ORDER BY {key}", (after,)):
                 after = int(str(row[0]))
@@ -245,17 +253,22 @@ def _one_by_one(source: apsw.Connection, table: str, key: str) -> Iterator[tuple
         except _READ_ERRORS:
             after += 1
             yield from _row_at(source, table, key, after)
-            if after > last:
-                return
         else:
             return
+        if after >= last:
+            return
+    with suppress(*_READ_ERRORS):
+        for row in source.execute(f"SELECT * FROM {table} WHERE {key} > ? ORDER BY {key} DESC", (after,)):
+            last = int(str(row[0])) - 1
+            yield row
+    yield max(0, last - after)
 
 
-def _row_at(source: apsw.Connection, table: str, key: str, row_id: int) -> Iterator[tuple[Any, ...] | None]:
+def _row_at(source: apsw.Connection, table: str, key: str, row_id: int) -> Iterator[tuple[Any, ...] | int]:
     try:
         yield from source.execute(f"SELECT * FROM {table} WHERE {key} = ?", (row_id,)).fetchall()
     except _READ_ERRORS:
-        yield None
+        yield 1
 
 
 def _last_id(source: apsw.Connection, table: str, key: str) -> int:
@@ -268,7 +281,7 @@ def _last_id(source: apsw.Connection, table: str, key: str) -> int:
     ):
         with suppress(*_READ_ERRORS):
             found += [row[0] for row in source.execute(query) if isinstance(row[0], int)]
-    return min(max(found), _MOST_LOOKUPS)
+    return max(found)
 
 
 def _go_on_counting(source: apsw.Connection, target: apsw.Connection, table: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.damages import DAMAGES
+from tests.damages import DAMAGES, OF_ONE
 from tests.small_pipeline import OTHER, SCOPE, SmallPipeline, story
 from workers.checkup import Verdict, repair, verify_data
 
@@ -69,6 +69,14 @@ def test_nothing_is_wrong_with_what_is_whole(pipeline: SmallPipeline) -> None:
     before = pipeline.ledger_path.read_bytes()
     assert repair(pipeline.settings) == []
     assert pipeline.ledger_path.read_bytes() == before
+
+
+def test_a_turn_set_aside_keeps_the_count_of_its_attempts(pipeline: SmallPipeline) -> None:
+    """It stays set aside: three attempts were made, and `dead-letters list` says so."""
+    pipeline.sql(f"UPDATE turns SET state = 4, attempts = 3 {OF_ONE}")
+    repair(pipeline.settings)
+    assert pipeline.sql("SELECT attempts FROM turns WHERE state = 4") == [(3,)]
+    assert not pipeline.sql("SELECT 1 FROM traces JOIN turns USING (turn_offset) WHERE state = 4")
 
 
 def test_work_under_way_is_not_wrong(data_dir: Path) -> None:

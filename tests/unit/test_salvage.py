@@ -114,6 +114,30 @@ def test_what_was_forgotten_stays_forgotten(pipeline: SmallPipeline) -> None:
     assert not pipeline.sql("SELECT 1 FROM turns WHERE session_id = 's3'")
 
 
+def test_a_request_to_forget_that_comes_again_is_known(pipeline: SmallPipeline) -> None:
+    """A broken table of events must not make an error, or a second request, of one that was done."""
+    gone = SessionDeleted(scope=SCOPE, session_id="s3", timestamp_ms=1, event_id="gone")
+    pipeline.publish([gone])
+    pipeline.sql("DELETE FROM events")
+    assert any("requests to forget" in finding.detail for finding in verify_data(pipeline.settings))
+    repair(pipeline.settings)
+    pipeline.publish([gone])
+    assert pipeline.sql("SELECT count(*) FROM forgettings") == [(1,)]
+
+
+def test_high_ids_are_no_reason_to_leave_turns_out(pipeline: SmallPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is limited is the time that a broken page may take, and what was not looked at is counted."""
+    pipeline.sql(
+        "UPDATE turns SET turn_offset = turn_offset + 20000000 * (turn_offset > 150)",
+        "UPDATE sqlite_sequence SET seq = 20000200 WHERE name = 'turns'",
+    )
+    overwrite(pipeline, page_of_turns(pipeline))
+    monkeypatch.setattr(salvage_module, "_MOST_LOOKUPS", 5)
+    saved = salvage(pipeline.ledger_path, SCOPE, now_ms=1)
+    assert N_TURNS - 10 <= saved.n_turns < N_TURNS
+    assert saved.n_turns + saved.n_unreadable >= N_TURNS
+
+
 def test_the_broken_file_is_kept(pipeline: SmallPipeline) -> None:
     """Somebody may read more of it than we can."""
     overwrite(pipeline, 1)
