@@ -10,9 +10,20 @@ from __future__ import annotations
 
 from typing import Final
 
-DEAD_LETTER: Final = """#!lua flags=allow-oom
+_IS_ALONE: Final = """
+local function is_alone(key, name)  -- tells whether the group is there, and no other: one that is left may be another
+  if redis.call('EXISTS', key) == 0 then return false end
+  local groups = redis.call('XINFO', 'GROUPS', key)
+  return #groups == 1 and groups[1][2] == name
+end
+"""
+
+DEAD_LETTER: Final = (
+    f"""#!lua flags=allow-oom
 -- KEYS: turns, dead. ARGV: group, then entry id, reason, field, "1" when an event follows, event: for each letter.
-local n = 0
+{_IS_ALONE}"""
+    """
+local n, alone = 0, is_alone(KEYS[1], ARGV[1])
 for i = 2, #ARGV, 5 do
   local id = ARGV[i]
   if #redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1) > 0 then
@@ -22,17 +33,20 @@ for i = 2, #ARGV, 5 do
     end
     redis.call('XADD', KEYS[2], '*', unpack(letter))
     redis.call('XACK', KEYS[1], ARGV[1], id)
-    if #redis.call('XINFO', 'GROUPS', KEYS[1]) == 1 then redis.call('XDEL', KEYS[1], id) end
+    if alone then redis.call('XDEL', KEYS[1], id) end
     n = n + 1
   end
 end
 return n
 """
+)
 
-ACK: Final = """#!lua flags=allow-oom
+ACK: Final = (
+    f"""#!lua flags=allow-oom
 -- KEYS: turns. ARGV: group, entry ids. Acks them, and deletes them when no other group reads; gives how many.
-local alone = redis.call('EXISTS', KEYS[1]) == 1 and #redis.call('XINFO', 'GROUPS', KEYS[1]) == 1
-local n = 0
+{_IS_ALONE}"""
+    """
+local n, alone = 0, is_alone(KEYS[1], ARGV[1])
 for i = 2, #ARGV, 1000 do  -- what a Lua call can take
   local some = {unpack(ARGV, i, math.min(i + 999, #ARGV))}
   n = n + redis.call('XACK', KEYS[1], ARGV[1], unpack(some))
@@ -40,32 +54,45 @@ for i = 2, #ARGV, 1000 do  -- what a Lua call can take
 end
 return n
 """
+)
 
-TAKE_UP: Final = """#!lua flags=allow-oom
--- KEYS: turns. ARGV: group, consumer, most to take. Makes entries pending that were delivered, and are neither acked
--- nor pending; gives them. With one group what is acked is gone; with several, nobody can tell.
+TAKE_UP: Final = (
+    f"""#!lua flags=allow-oom
+-- KEYS: turns. ARGV: group, consumer, most to take, start, most pending entries to pass. Makes entries pending that
+-- were delivered, and are neither acked nor pending; gives them after the start of the next call, '-' at the end.
+-- With one group what is acked is gone; with several, nobody can tell. Only what is taken is read: the rest of the
+-- stream is the gaps between pending ids, and those are empty.
+{_IS_ALONE}"""
+    """
 redis.call('XPENDING', KEYS[1], ARGV[1])  -- says so when the group is gone
-local groups, found = redis.call('XINFO', 'GROUPS', KEYS[1]), {}
-if #groups > 1 then return {} end
-for i = 1, #groups[1], 2 do found[groups[1][i]] = groups[1][i + 1] end
-if found['lag'] and redis.call('XLEN', KEYS[1]) - found['lag'] - found['pending'] <= 0 then return {} end
-local strays, most, from = {}, tonumber(ARGV[3]), '-'
-while #strays < most do
-  local entries = redis.call('XRANGE', KEYS[1], from, found['last-delivered-id'], 'COUNT', 16)
-  if #entries == 0 then break end
-  local last, pending = entries[#entries][1], {}
-  for _, claim in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], entries[1][1], last, 1000)) do
-    pending[claim[1]] = true
+if not is_alone(KEYS[1], ARGV[1]) then return {'-', {}} end
+local reply, found = redis.call('XINFO', 'GROUPS', KEYS[1])[1], {}
+for i = 1, #reply, 2 do found[reply[i]] = reply[i + 1] end
+if found['lag'] and redis.call('XLEN', KEYS[1]) - found['lag'] - found['pending'] <= 0 then return {'-', {}} end
+local strays, most, from, last = {}, tonumber(ARGV[3]), ARGV[4], found['last-delivered-id']
+local function take(to)  -- tells whether there is room for more
+  for _, entry in ipairs(redis.call('XRANGE', KEYS[1], from, to, 'COUNT', most - #strays)) do
+    strays[#strays + 1], from = entry, '(' .. entry[1]
   end
-  for _, entry in ipairs(entries) do
-    if not pending[entry[1]] and #strays < most then strays[#strays + 1] = entry[1] end
-  end
-  from = '(' .. last
+  return #strays < most
 end
-if #strays == 0 then return {} end
-strays[#strays + 1] = 'FORCE'
-return redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, unpack(strays))
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1], from, last, ARGV[5])
+local has_room = true
+for _, claim in ipairs(pending) do
+  has_room = take('(' .. claim[1])
+  if not has_room then break end
+  from = '(' .. claim[1]
+end
+if has_room and #pending < tonumber(ARGV[5]) and take(last) then from = '-' end
+local ids = {}
+for i, entry in ipairs(strays) do ids[i] = entry[1] end
+if #ids > 0 then
+  ids[#ids + 1], ids[#ids + 2] = 'FORCE', 'JUSTID'
+  redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, unpack(ids))
+end
+return {from, strays}
 """
+)
 
 REPLAY: Final = """#!lua
 -- KEYS: turns, dead. ARGV: ids of dead letters. Gives the new entry ids; a letter without an event stays.
@@ -84,8 +111,9 @@ return added
 """
 
 TRIM: Final = """#!lua flags=allow-oom
--- KEYS: turns. Drops what every one of several groups has read and acked; gives how many. With one group it was
--- deleted when it was acked: what is left was not, even if it is pending no more. No group: nobody has read anything.
+-- KEYS: turns. ARGV: group. Drops what every one of several groups has read and acked; gives how many. With one group
+-- it was deleted when it was acked: what is left was not, even if it is pending no more. Without ours: we have read
+-- nothing.
 local function split(id) return string.match(id, '^(%d+)-(%d+)$') end
 local function smaller(a, b)  -- as numbers of up to 20 digits, which a Lua number cannot hold
   if #a ~= #b then return #a < #b end
@@ -103,14 +131,16 @@ local function after(id)
   return ms .. '-' .. string.format('%.0f', tonumber(seq) + 1)
 end
 if redis.call('EXISTS', KEYS[1]) == 0 or #redis.call('XINFO', 'GROUPS', KEYS[1]) < 2 then return 0 end
-local least = nil
+local least, has_ours = nil, false
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   local info = {}
   for i = 1, #group, 2 do info[group[i]] = group[i + 1] end
+  has_ours = has_ours or info['name'] == ARGV[1]
   local first_pending = redis.call('XPENDING', KEYS[1], info['name'])[2]
   local needed = first_pending or after(info['last-delivered-id'])
   if not least or before(needed, least) then least = needed end
 end
+if not has_ours then return 0 end
 return redis.call('XTRIM', KEYS[1], 'MINID', '=', least)
 """
 

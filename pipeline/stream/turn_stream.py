@@ -23,6 +23,10 @@ _LOOKED_AT_ONCE: Final = 16
 _ACKED_AT_ONCE: Final = 5_000
 """The server does nothing else for some ten milliseconds."""
 _LOOKED_AT_AT_ONCE: Final = 100
+_PASSED_AT_ONCE: Final = 500
+"""Pending entries in one script that looks for strays: some milliseconds."""
+_STRAY_CALLS: Final = 20
+"""A walk past a hundred thousand pending entries is spread over several calls."""
 _ENTRY_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 T = TypeVar("T")
@@ -47,6 +51,7 @@ class TurnStream:
         self._remove_idle = client.register_script(scripts.REMOVE_IDLE_CONSUMERS)
         self._count_after = client.register_script(scripts.COUNT_AFTER)
         self._ends = client.register_script(scripts.ENDS)
+        self._strays_from = "-"
 
     # publishing
 
@@ -109,9 +114,14 @@ class TurnStream:
         """Make entries pending again that were pending with a consumer that somebody deleted; gives up to ``count``.
 
         They are told by being in the stream still, delivered and not pending: an acked one is deleted at once. With
-        several groups that does not hold, and none is found.
+        several groups that does not hold, and none is found. Past many pending entries, the next call goes on.
         """
-        taken = self._in_group(self._take_up, [self.name], [self.group, consumer, count])
+        for _ in range(_STRAY_CALLS):
+            arguments = [self.group, consumer, count, self._strays_from, _PASSED_AT_ONCE]
+            start, taken = self._in_group(self._take_up, [self.name], arguments)
+            self._strays_from = _text(start)
+            if taken or self._strays_from == "-":
+                break
         return [_entry(id_, dict(zip(fields[::2], fields[1::2], strict=True))) for id_, fields in taken]
 
     def ack(self, ids: Sequence[str]) -> int:
@@ -234,7 +244,7 @@ class TurnStream:
         Why: ``MAXLEN`` would drop unread entries without a trace.
         """
         with translated(self.client):
-            return int(self._trim([self.name]))
+            return int(self._trim([self.name], [self.group]))
 
     def ends(self) -> tuple[str | None, str]:
         """Give the id of the first entry, None without one, and the last id ever given out."""

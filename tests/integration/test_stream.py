@@ -10,6 +10,7 @@ import redis
 
 from pipeline.errors import Backpressure, ConfigError, ServerUnreachableError, TransientError
 from pipeline.stream import DeadLetter, TurnStream, check_server, connect
+from tests.conftest import RunningServer
 
 TURNS, DEAD, GROUP = "t:turns", "t:dead", "ingest"
 
@@ -191,32 +192,6 @@ def test_a_mistyped_letter_id_is_a_usage_error(stream, wrong) -> None:
             verb([wrong])
 
 
-def test_trim_keeps_everything_some_group_has_not_acked(stream, client) -> None:
-    """The reason for MINID of our own: MAXLEN drops unread entries without a trace."""
-    slow = TurnStream(client, name=TURNS, dead_name=DEAD, group="slow")
-    slow.ensure_group()
-    ids = stream.append_many([b"%d" % n for n in range(10)])
-    stream.read("c1", count=10, block_ms=0)
-    stream.ack(ids)
-    assert stream.trim() == 0
-    slow.read("s", count=6, block_ms=0)
-    slow.ack([ids[0], ids[1], ids[3]])
-    assert stream.trim() == 2
-    slow.ack([ids[2], ids[4], ids[5]])
-    assert stream.trim() == 4
-    assert read_all(slow, "s") == [b"6", b"7", b"8", b"9"]
-
-
-def test_trim_without_a_reader_drops_nothing(stream, client) -> None:
-    """No group means that nobody has read it, not that nobody will."""
-    assert stream.trim() == 0
-    stream.append(b"x")
-    assert stream.trim() == 0
-    client.xgroup_create(TURNS, GROUP, id="0")
-    assert stream.trim() == 0
-    assert read_all(stream) == [b"x"]
-
-
 def test_what_the_only_group_acks_is_gone_at_once(stream) -> None:
     """What was forgotten must not linger in the stream; lag must stay right; a stuck entry must not hold the rest."""
     ids = stream.append_many([b"stuck", b"a", b"b"])
@@ -236,57 +211,6 @@ def test_many_thousand_entries_are_acked_at_once(stream) -> None:
     assert stream.ack(ids) == 12_001
     assert stream.ack(ids) == 0
     assert stream.backlog().length == 0
-
-
-def test_entries_of_a_deleted_consumer_are_taken_up_again(stream, client) -> None:
-    """DELCONSUMER forgets that they were pending; nobody would be given them again, and nobody would miss them."""
-    ids = stream.append_many([b"%d" % n for n in range(200)])
-    stream.read("lives", count=40, block_ms=0)
-    stream.read("goes", count=60, block_ms=0)
-    stream.read("lives", count=40, block_ms=0)
-    stream.ack(ids[5:10] + ids[50:60])
-    assert stream.take_up_strays("lives", count=500) == []
-    assert client.xgroup_delconsumer(TURNS, GROUP, "goes") == 50
-    backlog = stream.backlog()
-    assert (backlog.stray, backlog.pending, backlog.undelivered, stream.unread()) == (50, 75, 60, 185)
-    taken = [entry for _ in range(3) for entry in stream.take_up_strays("other", count=20)]
-    assert [entry.id for entry in taken] == ids[40:50] + ids[60:100]
-    assert [entry.raw for entry in taken[:2]] == [b"40", b"41"]
-    assert (stream.backlog().stray, stream.backlog().pending) == (0, 125)
-    assert stream.ack([entry.id for entry in taken]) == 50
-
-
-def test_strays_are_found_when_the_server_lost_count(stream, client) -> None:
-    """After an XDEL it reports no lag; then every entry is looked at."""
-    ids = stream.append_many([b"%d" % n for n in range(100)])
-    stream.read("goes", count=50, block_ms=0)
-    client.xdel(TURNS, ids[3], ids[80])
-    client.xgroup_delconsumer(TURNS, GROUP, "goes")
-    assert [entry.id for entry in stream.take_up_strays("c1", count=500)] == ids[:3] + ids[4:50]
-
-
-def test_with_another_group_nothing_is_taken_for_stray(stream, client) -> None:
-    """What is acked stays for the other group, and looks the same."""
-    TurnStream(client, name=TURNS, dead_name=DEAD, group="other").ensure_group()
-    ids = stream.append_many([b"a", b"b"])
-    stream.read("c1", count=2, block_ms=0)
-    stream.ack(ids)
-    assert (stream.take_up_strays("c1", count=9), stream.backlog().stray, stream.unread()) == ([], 0, 0)
-    assert stream.backlog().length == 2
-
-
-def test_trim_compares_ids_as_numbers(stream, client) -> None:
-    """As text 9-1 comes after 10-1, and a sequence may pass what a double can hold."""
-    for entry_id in ("9-1", "10-1", "10-18446744073709551614"):
-        client.xadd(TURNS, {"event": entry_id}, id=entry_id)
-    other = TurnStream(client, name=TURNS, dead_name=DEAD, group="other")
-    other.ensure_group()
-    assert len(other.read("o", count=1, block_ms=0)) == 1
-    stream.ensure_group()
-    stream.ack([entry.id for entry in stream.read("c1", count=9, block_ms=0)])
-    assert stream.trim() == 0
-    other.ack(["9-1"])
-    assert stream.trim() == 1
 
 
 def test_backlog_counts_what_is_left_to_do(stream) -> None:
@@ -398,6 +322,13 @@ def test_a_password_is_never_shown(start_server) -> None:
     assert "127.0.0.1:1" in str(unreachable.value)
 
 
+def kill_after_the_first(server: RunningServer) -> None:
+    with connect(server.url, timeout_s=5) as watching:
+        while not watching.xlen(DEAD):
+            time.sleep(0.001)
+    server.process.kill()
+
+
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
 def test_a_kill_while_setting_aside_neither_loses_nor_doubles(start_server, kind) -> None:
     """Each entry is afterwards either still pending or one dead letter."""
@@ -406,7 +337,7 @@ def test_a_kill_while_setting_aside_neither_loses_nor_doubles(start_server, kind
         stream = TurnStream(client, name=TURNS, dead_name=DEAD, group=GROUP)
         ids = stream.append_many([b"bad"] * 3000)
         stream.read("c1", count=3000, block_ms=0)
-        killer = threading.Timer(0.05, server.process.kill)
+        killer = threading.Thread(target=kill_after_the_first, args=(server,))
         killer.start()
         with pytest.raises(ServerUnreachableError):
             stream.dead_letter_and_ack(DeadLetter(entry_id, b"bad", "why") for entry_id in ids)
