@@ -50,7 +50,7 @@ def other_version(folder: Path) -> str | None:
 
 @pytest.mark.timeout(240)
 def test_the_next_task_runs_soon_after_the_server_was_killed_during_one(
-    start_server: StartServer, tmp_path: Path, row: Row
+    start_server: StartServer, tmp_path: Path, row: Row, patience: float
 ) -> None:
     """A Celery worker may end, or wait for ever, when its broker was restarted while it was busy."""
     row.expect(ROW)
@@ -65,6 +65,7 @@ def test_the_next_task_runs_soon_after_the_server_was_killed_during_one(
         }
     for minor, took in started.items():
         row(ROW, n=1, outcome=f"Celery {minor}: the next task ran after {took.result():.1f} s")
+        assert took.result() <= RUNS_WITHIN_S * patience
     if other is None:
         pytest.skip("there is no package index with the other end of the range")
 
@@ -106,7 +107,7 @@ def kill_during_task(server: RunningServer, pipeline: RunningPipeline, gate: Pat
         time.sleep(max(0.0, begun + TASK_S - time.monotonic()))  # the case: the task goes on without its broker
         gate.unlink()
         ended = time.monotonic()
-        eventually(lambda: len(rows(pipeline.data_dir, "SELECT 1 FROM turns WHERE state = 2")) == 2, RUNS_WITHIN_S)
+        eventually(lambda: len(rows(pipeline.data_dir, "SELECT 1 FROM turns WHERE state = 2")) == 2)
         return time.monotonic() - ended
 
 

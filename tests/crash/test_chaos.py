@@ -40,6 +40,7 @@ KILLED, SERVER_KILLED = "SIGKILL of ingesters and workers", "SIGKILL of the embe
 STOPPED, LOADED = "SIGSTOP of server, ingesters, workers", "load while being killed"
 RECOVERED_WITHIN_S = 15.0
 LAG_P99_S = 2.0
+PER_S = 1_000
 SETTINGS = {
     "TURNSTREAM_WORKERS__N_WORKERS": "2",
     "TURNSTREAM_WORKERS__N_INGESTERS": "2",
@@ -91,14 +92,16 @@ def errors_in(path: Path) -> list[str]:
     return [line["event"] for line in lines if line["level"] == "error" and line["event"] != "library.reported"]
 
 
-def recovery(probes: Probes) -> str:
+def recovery(probes: Probes, patience: float) -> str:
     """Say how long it took from a kill until a turn published after it was searchable."""
-    assert max(probes.seconds) <= RECOVERED_WITHIN_S
+    assert max(probes.seconds) <= RECOVERED_WITHIN_S * patience
     return f"searchable after p50 {statistics.median(probes.seconds):.1f} s, at most {max(probes.seconds):.1f} s"
 
 
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_under_up_whoever_is_killed(data_dir: Path, tmp_path: Path, row: Row, long: int) -> None:
+def test_nothing_is_lost_under_up_whoever_is_killed(
+    data_dir: Path, tmp_path: Path, row: Row, long: int, patience: float
+) -> None:
     """Whoever runs this in production sleeps: it comes back by itself."""
     row.expect(f"{KILLED}, under up")
     author, chance = Author(random.Random(SEED)), random.Random(SEED)
@@ -116,13 +119,15 @@ def test_nothing_is_lost_under_up_whoever_is_killed(data_dir: Path, tmp_path: Pa
             hand.calm()
         once = require_all_once(host, clerk, probes)
     assert errors_in(tmp_path / "log") == []
-    row(f"{KILLED}, under up", n=n_kills, outcome=f"{once}; {recovery(probes)}")
+    row(f"{KILLED}, under up", n=n_kills, outcome=f"{once}; {recovery(probes, patience)}")
     row(f"{SERVER_KILLED}, under up", n=n_server_kills, outcome=f"0 of {clerk.n_accepted} acknowledged events lost")
     row(STOPPED, n=n_stops, outcome=f"resumes by itself; {asker.n_answers} answers, 0 errors")
 
 
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_when_killed_every_half_second(data_dir: Path, tmp_path: Path, row: Row, long: int) -> None:
+def test_nothing_is_lost_when_killed_every_half_second(
+    data_dir: Path, tmp_path: Path, row: Row, long: int, patience: float
+) -> None:
     """Started again at once, so that more is killed in the middle of something."""
     row.expect(KILLED)
     author, chance = Author(random.Random(SEED + 1)), random.Random(SEED)
@@ -140,13 +145,15 @@ def test_nothing_is_lost_when_killed_every_half_second(data_dir: Path, tmp_path:
             hand.calm()
         once = require_all_once(host, clerk, probes)
     assert errors_in(tmp_path / "log") == []
-    row(KILLED, n=n_kills, outcome=f"{once}; {recovery(probes)}")
+    row(KILLED, n=n_kills, outcome=f"{once}; {recovery(probes, patience)}")
     row(SERVER_KILLED, n=n_server_kills, outcome=f"0 of {clerk.n_accepted} acknowledged events lost")
     row(STOPPED, n=n_stops, outcome=f"resumes by itself; {asker.n_answers} answers, 0 errors")
 
 
 @pytest.mark.timeout(900)
-def test_a_kill_under_load_delays_few_events(data_dir: Path, tmp_path: Path, row: Row, long: int) -> None:
+def test_a_kill_under_load_delays_few_events(
+    data_dir: Path, tmp_path: Path, row: Row, long: int, patience: float
+) -> None:
     """A process killed at work must not be noticed by those who write and ask meanwhile."""
     seconds = 20 if long == 1 else 60
     row.expect(LOADED)
@@ -170,5 +177,6 @@ def test_a_kill_under_load_delays_few_events(data_dir: Path, tmp_path: Path, row
         n=clerk.n_accepted,
         outcome=f"{once}; {clerk.per_s:.0f} events/s, lag p99 {p99:.2f} s; {asker.n_answers} answers, 0 errors",
     )
-    assert p99 < LAG_P99_S
-    assert clerk.per_s >= 1_000
+    assert hand.n_done > 0
+    assert p99 < LAG_P99_S * patience
+    assert clerk.per_s >= PER_S / patience

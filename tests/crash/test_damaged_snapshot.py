@@ -154,7 +154,7 @@ NOT_WRONG = {"stale", "manifest missing"}
 
 
 @pytest.mark.timeout(300)
-def test_no_damage_to_a_snapshot_changes_an_answer(run: InProcess, row, long: int) -> None:
+def test_no_damage_to_a_snapshot_changes_an_answer(run: InProcess, row, long: int, patience: float) -> None:
     """A wrong neighbour looks like any other hit: nobody would ever notice."""
     name = "snapshot flipped, cut, swapped, stale, missing, zeros; its manifest too"
     row.expect(name)
@@ -178,5 +178,5 @@ def test_no_damage_to_a_snapshot_changes_an_answer(run: InProcess, row, long: in
             slowest = max(slowest, time.monotonic() - started)
             assert asked.problem(before) == "", what
             assert number % 10 or verify_data(run.settings, scopes=[SCOPE]) == [], what
-    assert slowest <= REBUILT_WITHIN_S
+    assert slowest <= REBUILT_WITHIN_S * patience
     row(name, n=N_DAMAGES * long, outcome=f"0 wrong answers, rebuilt in {slowest:.2f} s at most")
