@@ -95,7 +95,9 @@ class Forgetter:
             target, removed = _SCOPE, self._forget_scope(event.timestamp_ms)
         self._db.execute(
             "INSERT INTO forgettings (digest, target, was_known, was_forgotten, turns, sessions, summaries, chunks)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+            # A salvage may have lost the event and kept this: what was removed first stands, and is purged again.
+            " ON CONFLICT (digest) DO UPDATE SET purged_ms = NULL",
             (event_digest(event.event_id), target, *removed),
         )
 

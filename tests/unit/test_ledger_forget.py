@@ -124,6 +124,17 @@ def test_no_copy_of_a_moved_row_outlives_its_purge(ledger: Ledger) -> None:
     assert b"kept1" in content
 
 
+def test_a_request_whose_event_was_lost_is_taken_again(ledger: Ledger) -> None:
+    """A salvage may keep the one row without the other; refusing it would end the ingester at each start."""
+    apply(ledger, turn("e1"), SESSION_DELETED)
+    upkeep.end_purge(ledger, str(status(ledger).purge_due), now_ms=NOW, rewritten=True)
+    ledger.connection.execute("DELETE FROM events")
+    assert apply(ledger, turn("e1"), SESSION_DELETED) == [Outcome.FORGOTTEN, Outcome.APPLIED]
+    again = forgetting.outcome(ledger.connection, SESSION_DELETED.event_id)
+    assert again is not None
+    assert (again.was_known, again.turns, again.purged_ms) == (True, 1, None)
+
+
 def test_each_request_keeps_the_numbers_of_what_it_removed(ledger: Ledger) -> None:
     """Two in one batch must not claim each other's; a third finds nothing, and says so."""
     apply(ledger, turn("e1"), turn("e2"), turn("e3", session="s2"))
