@@ -17,7 +17,7 @@ from pipeline.records import from_epoch_ms
 from pipeline.settings import SummarySettings
 from pipeline.summarise import Completion, SessionSummarizer, session_text
 
-_LONGEST_WAIT_S = 3_600.0
+_LONGEST_WAIT_S, _MOST_DOUBLINGS = 3_600.0, 20
 _SESSIONS_AT_ONCE = 16
 _ENDED = "the worker ended while it embedded this session's summary, twice; it is tried again"
 PLATFORM_MODEL_ID = "platform"
@@ -148,7 +148,8 @@ class SessionDesk:
                 _log.info("session.summarised", model=completion.model, tokens_out=completion.tokens_out)
 
     def _postpone(self, ledger: Ledger, session: DueSession, failure: str) -> None:
-        wait_s = min(self._settings.retry_after_s * 2**session.attempts, _LONGEST_WAIT_S)
+        doubled = 2 ** min(session.attempts, _MOST_DOUBLINGS)  # after a thousand it is no number any more
+        wait_s = min(self._settings.retry_after_s * doubled, _LONGEST_WAIT_S)
         sessions.postpone(ledger, session, failure=failure, retry_at_ms=self._clock() + round(wait_s * 1000))
         _log.warning("session.postponed", attempts=session.attempts + 1, wait_s=wait_s, reason=failure)
 

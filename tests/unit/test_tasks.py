@@ -12,10 +12,11 @@ import structlog
 from celery import Celery
 
 from pipeline.embed import Embedder
-from pipeline.errors import TransientError
+from pipeline.errors import SummaryError, TransientError
 from pipeline.ledger import Ledger, events, upkeep
 from pipeline.records import Event, Scope, SessionClosed, Turn
 from pipeline.settings import load_settings
+from pipeline.summarise import SessionSummarizer
 from workers import tasks, worker
 
 SCOPES = [Scope("user", "a"), Scope("user", "b")]
@@ -104,6 +105,21 @@ def test_the_platforms_own_summary_is_used_as_it_is(flow: tasks.Flow) -> None:
     publish(flow, turn("We went to Lisbon.", 1), closed)
     flow.summarise_sessions(KEYS)
     assert rows(flow, SCOPES[0], "SELECT text, model_id FROM summaries") == [("A trip.", "platform")]
+
+
+def test_a_session_that_failed_a_thousand_times_is_tried_again(flow: tasks.Flow, monkeypatch: Any) -> None:
+    """Doubled as often, its wait is no number any more; the worker would stop at this session for ever."""
+    publish(flow, turn("something", 1))
+    flow.ledgers.open(SCOPES[0]).connection.execute("UPDATE sessions SET changed_ms = 0, attempts = 1100")
+
+    def refuse(*_: object) -> None:
+        raise SummaryError("no answer")
+
+    monkeypatch.setattr(SessionSummarizer, "complete", refuse)
+    flow.summarise_sessions(KEYS)
+    (found,) = rows(flow, SCOPES[0], "SELECT attempts, retry_at_ms FROM sessions")
+    assert found[0] == 1101
+    assert abs(int(str(found[1])) - flow.clock() - 3_600_000) < 60_000
 
 
 def test_a_session_of_blanks_is_not_summarised(flow: tasks.Flow) -> None:
