@@ -98,14 +98,23 @@ def require_scope(connection: apsw.Connection, path: Path, scope: Scope) -> None
         _require_same(meta, path, scope)
 
 
-def _require_same(meta: dict[str, str], path: Path, scope: Scope) -> None:
-    if meta.get("scope") != scope.key:
-        raise ShardError(f"{path} belongs to another scope; was a folder moved by hand? Move it back or restore it")
+def unusable(meta: dict[str, str], path: Path, *, is_at_home: bool) -> str | None:
+    """Say why a ledger with these facts is not to be used where it is, and what to do; None when it is."""
     if meta.get("format") != str(FORMAT):
-        raise ShardError(
+        return (
             f"{path} has format {meta.get('format')}, this release reads {FORMAT}; run the release that wrote it, or"
-            " set the folder aside and backfill"
+            " move its folder away and backfill the scope"
         )
+    if not is_at_home:
+        return (
+            f"{path} belongs to another scope; was a folder moved by hand? Move it back, or restore it from a backup"
+        )
+    return None
+
+
+def _require_same(meta: dict[str, str], path: Path, scope: Scope) -> None:
+    if problem := unusable(meta, path, is_at_home=meta.get("scope") == scope.key):
+        raise ShardError(problem)
 
 
 def adopt(connection: apsw.Connection, path: Path, scope: Scope) -> None:
