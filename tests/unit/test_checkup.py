@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import faiss
 import numpy as np
 import pytest
 
-from pipeline.ledger import LedgerPool
+from pipeline.errors import ShardError, TransientError
+from pipeline.ledger import Ledger, LedgerPool
 from pipeline.records import Scope
 from pipeline.settings import EmbeddingSettings, Settings
 from pipeline.shards import Shards
@@ -46,6 +48,26 @@ def test_a_changed_byte_of_a_snapshot_is_found_and_what_to_remove(tmp_path: Path
     assert f"remove {manifest}" in finding.detail
     manifest.unlink()
     assert store.check_size("traces") is None
+
+
+def test_a_locked_ledger_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody writes a long transaction; whoever is told of damage restores a backup."""
+    with closing(LedgerPool(Shards(tmp_path), max_open=1)) as ledgers:
+        ledgers.open(Scope("user", "u1"))
+    monkeypatch.setattr("workers.checkup.shard.connect", Mock(side_effect=TransientError("locked")))
+    found = [finding for finding in verify_data(Settings(data_dir=tmp_path)) if "ledger" in finding.what]
+    assert [finding.verdict for finding in found] == [Verdict.BUSY]
+
+
+def test_a_ledger_of_another_format_is_refused_with_the_same_words_everywhere(tmp_path: Path) -> None:
+    """Two remedies for one trouble leave the operator with none."""
+    scope, shards = Scope("user", "u1"), Shards(tmp_path)
+    with closing(LedgerPool(shards, max_open=1)) as ledgers, ledgers.open(scope).write() as connection:
+        connection.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
+    found = next(finding for finding in verify_data(Settings(data_dir=tmp_path)) if "ledger" in finding.what)
+    with pytest.raises(ShardError, match="has format 1") as refused:
+        Ledger.open(shards.ledger_path(scope), scope)
+    assert found.detail == str(refused.value)
 
 
 @pytest.mark.parametrize("content", [None, b""], ids=["absent", "empty"])

@@ -38,4 +38,5 @@ def _stuck(settings: Settings, *, but: set[health.What]) -> Iterator[Finding]:
     """Tell what waits too long or was set aside, but for what is said elsewhere."""
     for problem in health.problems(settings):
         if problem.what not in but:
-            yield Finding(problem.what.replace("_", " "), Verdict.ADVICE, problem.detail)
+            verdict = Verdict.DEGRADED if problem.is_degraded else Verdict.ADVICE
+            yield Finding(problem.what.replace("_", " "), verdict, problem.detail)

@@ -50,7 +50,7 @@ def look_at_data(
         if seen.scope is not None:
             gaps[seen.scope] = seen.gaps
             undone[seen.scope] = seen.counts
-    yield from stream.findings(settings, gaps, idle=idle)
+    yield from stream.findings(settings, gaps, scopes=scopes, idle=idle)
     yield from registry.findings(settings, undone, idle=idle)
     yield Finding("data", Verdict.OK, f"{len(folders)} scopes, {n_turns} turns looked at")
 

@@ -10,12 +10,12 @@ from contextlib import closing
 import apsw
 
 from pipeline import embed
-from pipeline.errors import ConfigError, ServerUnreachableError, ShardError, TransientError
+from pipeline.errors import ConfigError, ShardError, TransientError
 from pipeline.registry import FILE, Registry
 from pipeline.settings import Settings
 from pipeline.shards import require_usable
 from pipeline.stream import check_server, connect, server_url
-from workers.checkup.finding import Finding, Verdict
+from workers.checkup.finding import Finding, Verdict, of_error
 
 DISTRIBUTION = "turnstream"
 _PACKAGES = ("pipeline", "workers", "retrieval")
@@ -39,12 +39,8 @@ def _finding(what: str, check: Callable[[], str]) -> Finding:
         return Finding(what, Verdict.OK, check())
     except _Advice as advice:
         return Finding(what, Verdict.ADVICE, str(advice))
-    except ServerUnreachableError as error:
-        return Finding(what, Verdict.UNREACHABLE, str(error))
-    except ConfigError as error:
-        return Finding(what, Verdict.CONFIGURATION, str(error))
-    except (ShardError, TransientError) as error:
-        return Finding(what, Verdict.DAMAGED, str(error))
+    except (ConfigError, ShardError, TransientError) as error:
+        return of_error(what, error)
 
 
 class _Advice(Exception):  # noqa: N818 - no error: it works, but could be better

@@ -12,7 +12,7 @@ from pipeline.records import Scope
 from pipeline.registry import FILE, Registry
 from pipeline.settings import Settings
 from workers.checkup import shard, stream
-from workers.checkup.finding import Finding, damaged
+from workers.checkup.finding import Finding, damaged, of_error
 
 _SETTLES_WITHIN_S = 3.0
 _LOOK_AGAIN_S = 0.2
@@ -37,7 +37,7 @@ def findings(settings: Settings, looked_at: Mapping[Scope, check.Counted], *, id
             if idle and (n_undone := registry.n_undone()):
                 yield damaged(_WHAT, f"{n_undone} scopes are marked as having work; see the log of 'turnstream up'")
     except (ShardError, TransientError) as error:
-        yield damaged(_WHAT, str(error))
+        yield of_error(_WHAT, error)
 
 
 def known_scopes(settings: Settings) -> list[Scope]:

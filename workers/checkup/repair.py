@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from pipeline.errors import ServerUnreachableError, ShardError, TransientError
+from pipeline.errors import ConfigError, ServerUnreachableError, ShardError, TransientError
 from pipeline.ledger import Ledger, check
 from pipeline.ledger import repair as ledgers
 from pipeline.ledger.connection import connect, read_meta, translated
@@ -26,7 +26,7 @@ from pipeline.snapshot import SnapshotStore
 from pipeline.summarise import SummaryCache
 from workers import refill
 from workers.checkup import data, registry, shard, stream, summaries
-from workers.checkup.finding import Finding, Verdict, damaged, repaired
+from workers.checkup.finding import Finding, Verdict, damaged, of_error, repaired
 
 _LEFT_BEHIND_AFTER_MS = 60_000
 """A temporary file untouched for so long is nobody's."""
@@ -48,28 +48,27 @@ def repair(settings: Settings, *, scopes: Sequence[Scope] | None = None) -> list
     folders = data.folders_of(settings, scopes)
     done = _registry(settings, folders)
     for folder, expected in folders.items():
-        scope, found = _shard(settings, folder, expected)
-        done += found
-        if scope is not None and any(finding.verdict is Verdict.REPAIRED for finding in found):
-            _mark(settings, [scope])
+        done += _shard(settings, folder, expected)
     done += _unknown_work(settings, folders)
     if scopes is None:
-        done += _stream(settings)
+        done += _tried("stream", lambda: _stream(settings))
     return done
 
 
-def _shard(settings: Settings, folder: Path, expected: Scope | None) -> tuple[Scope | None, list[Finding]]:
+def _shard(settings: Settings, folder: Path, expected: Scope | None) -> list[Finding]:
     found: list[Finding] = []
     scope = expected
     try:
         scope, problem = _owner(folder, expected)
         if scope is None:
-            return None, [damaged(f"{shard.name_of(folder, expected)} ledger", problem)] if problem else []
+            return [damaged(f"{shard.name_of(folder, expected)} ledger", problem)] if problem else []
         for mend in (_ledger, _snapshot, _files):
             found += mend(settings, folder, scope)
     except (ShardError, TransientError) as error:
-        found.append(damaged(f"{shard.name_of(folder, scope)} ledger", str(error)))
-    return scope, found
+        found.append(of_error(f"{shard.name_of(folder, scope)} ledger", error))
+    if scope is not None and any(finding.verdict is Verdict.REPAIRED for finding in found):
+        found += _tried("registry", lambda: _mark(settings, [scope]))
+    return found
 
 
 def _owner(folder: Path, expected: Scope | None) -> tuple[Scope | None, str | None]:
@@ -150,6 +149,10 @@ def _files(_settings: Settings, folder: Path, scope: Scope) -> list[Finding]:
 
 
 def _registry(settings: Settings, folders: dict[Path, Scope | None]) -> list[Finding]:
+    return _tried("registry", lambda: _mended_registry(settings, folders))
+
+
+def _mended_registry(settings: Settings, folders: dict[Path, Scope | None]) -> list[Finding]:
     """Have a registry that can be read; a damaged one is set aside, unless somebody has it open."""
     path = settings.data_dir / REGISTRY_FILE
     if not path.exists():
@@ -168,7 +171,7 @@ def _registry(settings: Settings, folders: dict[Path, Scope | None]) -> list[Fin
         with alone(path):
             aside = refill.set_aside(settings.data_dir, reason="; ".join(problems))
     except TransientError as error:
-        return [damaged("registry", str(error))]
+        return [of_error("registry", error)]
     refill.refill(settings.data_dir)
     return [repaired("registry", f"made anew from the shards; the damaged one is {aside}")]
 
@@ -184,26 +187,37 @@ def _unknown_work(settings: Settings, folders: dict[Path, Scope | None]) -> list
         unknown = registry.unknown_work(settings, looked_at)
     except (ShardError, TransientError):  # said before
         return []
-    _mark(settings, unknown)
-    return [repaired("registry", f"{scope.key} noted as having work") for scope in unknown]
+    problems = _tried("registry", lambda: _mark(settings, unknown))
+    return problems or [repaired("registry", f"{scope.key} noted as having work") for scope in unknown]
 
 
-def _stream(settings: Settings) -> Iterator[Finding]:
-    with suppress(ServerUnreachableError):
+def _stream(settings: Settings) -> list[Finding]:
+    try:
         lost = stream.lost_entries(settings)
         with stream.opened(settings) as turns:
-            for entry in lost:
-                if entry.raw is not None:
-                    yield repaired(
-                        "stream", f"the event of entry {entry.id} published again as {turns.append(entry.raw)}"
-                    )
+            return [
+                repaired("stream", f"the event of entry {entry.id} published again as {turns.append(entry.raw)}")
+                for entry in lost
+                if entry.raw is not None
+            ]
+    except ServerUnreachableError:
+        return []  # said where the installation is looked at
 
 
-def _mark(settings: Settings, scopes: Iterable[Scope]) -> None:
+def _mark(settings: Settings, scopes: Iterable[Scope]) -> list[Finding]:
     with closing(Registry(settings.data_dir, busy_timeout_ms=settings.ledger.busy_timeout_ms)) as opened:
         keys = [scope.key for scope in scopes]
         opened.mark(keys, now_ms=_now_ms())
         opened.end_refusals(keys)
+    return []
+
+
+def _tried(what: str, step: Callable[[], list[Finding]]) -> list[Finding]:
+    """Do a step; what keeps it from its end is a finding among others, and no end of the repair."""
+    try:
+        return step()
+    except (ConfigError, ShardError, TransientError) as error:
+        return [of_error(what, error)]
 
 
 def _now_ms() -> int:

@@ -12,16 +12,15 @@ import numpy.typing as npt
 
 from pipeline.errors import PoisonError, ShardError, TransientError
 from pipeline.ledger import check, reads
-from pipeline.ledger.connection import connect, read_meta, translated
+from pipeline.ledger.connection import connect, read_meta, translated, unusable
 from pipeline.ledger.salvage import half_done
-from pipeline.ledger.schema import FORMAT
 from pipeline.records import Scope
 from pipeline.settings import Settings
 from pipeline.shards import LEDGER_FILE, SUMMARIES_FOLDER, Shards, shard_name
 from pipeline.snapshot import Snapshot, SnapshotStore
 from pipeline.summarise import SummaryCache
 from workers.checkup import summaries
-from workers.checkup.finding import Finding, damaged
+from workers.checkup.finding import Finding, damaged, of_error
 
 TEMPORARIES = (".*.tmp", ".*.draft", ".*.salvage", f"{SUMMARIES_FOLDER}/*.tmp")
 _BLOCK_ROWS = 4_096
@@ -65,8 +64,10 @@ def look(settings: Settings, folder: Path, *, expected: Scope | None, idle: bool
             findings += [damaged(f"{name} {fault.part}", f"{fault.problem}; {fault.remedy}") for fault in faults]
             findings += summaries.findings(settings, connection, folder, name)
             counts, gaps = check.counts(connection), tuple(check.gaps(connection))
-    except (ShardError, TransientError) as error:
+    except ShardError as error:
         return ShardLook(None, [damaged(f"{name} ledger", f"{error}; {check.SALVAGED}")])
+    except TransientError as error:
+        return ShardLook(None, [of_error(f"{name} ledger", error)])
     return ShardLook(scope, findings + _files(folder, name, idle=idle), counts, gaps)
 
 
@@ -91,14 +92,10 @@ def misplaced(meta: dict[str, str], folder: Path) -> str | None:
     """Say why a ledger with these facts is not to be used here; None when it is."""
     if not meta:  # made a moment ago; whoever made it is about to write the scope
         return None
-    if meta.get("format") != str(FORMAT):
-        problem = f"{folder / LEDGER_FILE} has format {meta.get('format')}, this release reads {FORMAT}"
-        return f"{problem}; upgrade Turnstream, or {check.RESTORE}"
+    is_at_home = False
     with suppress(PoisonError):
-        if shard_name(Scope.parse(meta.get("scope", ""))) == folder.name:
-            return None
-    problem = f"{folder} holds the ledger of {meta.get('scope')!r}, which belongs into another folder"
-    return f"{problem}; was a folder moved by hand? Move it back or restore it"
+        is_at_home = shard_name(Scope.parse(meta.get("scope", ""))) == folder.name
+    return unusable(meta, folder / LEDGER_FILE, is_at_home=is_at_home)
 
 
 def snapshot_findings(folder: Path, name: str, connection: apsw.Connection) -> list[Finding]:

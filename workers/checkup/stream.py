@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 
 from pipeline import contract
-from pipeline.errors import PoisonError, ServerUnreachableError, ShardError, TransientError
+from pipeline.errors import ConfigError, PoisonError, ServerUnreachableError, ShardError, TransientError
 from pipeline.ledger import check, events
 from pipeline.ledger.connection import connect as connect_ledger
 from pipeline.ledger.connection import translated
@@ -15,7 +15,7 @@ from pipeline.records import Event, Scope, Turn
 from pipeline.settings import Settings
 from pipeline.shards import Shards
 from pipeline.stream import Entry, TurnStream, connect, server_url
-from workers.checkup.finding import Finding, Verdict, damaged
+from workers.checkup.finding import Finding, Verdict, damaged, of_error
 
 GAPS = "turn index"
 """Ends the name of a finding of missing turns, one for each session."""
@@ -33,24 +33,29 @@ def opened(settings: Settings) -> Iterator[TurnStream]:
         yield TurnStream(client, name=names.turns, dead_name=names.dead, group=names.group)
 
 
-def findings(settings: Settings, gaps: Mapping[Scope, Sequence[check.Gap]], *, idle: bool) -> Iterator[Finding]:
+def findings(
+    settings: Settings,
+    gaps: Mapping[Scope, Sequence[check.Gap]],
+    *,
+    scopes: Collection[Scope] | None = None,
+    idle: bool,
+) -> Iterator[Finding]:
     """Yield accepted events that no ledger has, and the gaps that no entry still to be read will fill.
 
     Args:
         settings: of the installation.
-        gaps: by scope; only these scopes are looked at.
+        gaps: by scope.
+        scopes: look at the events of these alone; None: of all, those without a ledger too.
         idle: nothing is left to be read.
     """
     missing = {(scope, gap.session_id): set(gap.missing) for scope, found in gaps.items() for gap in found}
     n_unread, lost = 0, list[tuple[Entry, Event]]()
-    with suppress(ServerUnreachableError), opened(settings) as stream:
-        for read, unread in stream.pages():
-            n_unread += len(unread)
-            for _, event in _decoded(unread):
-                if isinstance(event, Turn):
-                    missing.get((event.scope, event.session_id), set()).discard(event.index)
-            lost += unapplied(settings, [(entry, event) for entry, event in _decoded(read) if event.scope in gaps])
-        lost = _still_lost(settings, lost)
+    try:
+        n_unread, lost = _read(settings, missing, scopes)
+    except ServerUnreachableError:
+        pass  # said where the installation is looked at
+    except (TransientError, ConfigError) as error:
+        yield of_error("stream", error)
     for entry, event in lost[:_SHOWN]:
         yield damaged(
             f"{event.scope.key} events",
@@ -68,11 +73,28 @@ def findings(settings: Settings, gaps: Mapping[Scope, Sequence[check.Gap]], *, i
             yield Finding(f"{scope.key} {GAPS}", Verdict.DAMAGED, detail, n=len(numbers))
 
 
+def _read(
+    settings: Settings, missing: dict[tuple[Scope, str], set[int]], scopes: Collection[Scope] | None
+) -> tuple[int, list[tuple[Entry, Event]]]:
+    """Count the entries to be read, and give those read whose event is lost; ``missing`` loses what is on its way."""
+    n_unread, lost = 0, list[tuple[Entry, Event]]()
+    with opened(settings) as stream:
+        for read, unread in stream.pages():
+            n_unread += len(unread)
+            for _, event in _decoded(unread):
+                if isinstance(event, Turn):
+                    missing.get((event.scope, event.session_id), set()).discard(event.index)
+            wanted = [pair for pair in _decoded(read) if scopes is None or pair[1].scope in scopes]
+            lost += unapplied(settings, wanted)
+    return n_unread, _still_lost(settings, lost)
+
+
 def lost_entries(settings: Settings) -> list[Entry]:
     """List entries that were read, are not pending, and whose event is in no ledger.
 
     Raises:
-        ServerUnreachableError: the server does not answer.
+        TransientError: the server does not answer, or not now.
+        ConfigError: it refuses to.
     """
     found = list[tuple[Entry, Event]]()
     with opened(settings) as stream:
@@ -83,7 +105,7 @@ def lost_entries(settings: Settings) -> list[Entry]:
 
 def is_being_read(settings: Settings) -> bool:
     """Tell whether entries are on their way into ledgers."""
-    with suppress(ServerUnreachableError), opened(settings) as stream:
+    with suppress(TransientError, ConfigError), opened(settings) as stream:
         return stream.unread() > 0
     return False
 
