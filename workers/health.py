@@ -19,7 +19,7 @@ from pipeline.settings import Settings
 from pipeline.shards import Shards
 from workers import vitals
 from workers.liveness import INGESTER, WORKER
-from workers.vitals import Vitals
+from workers.vitals import LOST, Vitals
 
 _FULL: Final = 0.99
 
@@ -160,11 +160,11 @@ def _set_aside(_settings: Settings, seen: Vitals) -> Iterator[Problem]:
             What.TURNS_QUARANTINED,
             f"{n_turns} turns failed too often and were set aside; 'turnstream dead-letters list' says why",
         )
-    if n_lost := seen.registry.totals.get("lost_before_ingest", 0):
+    if (n_lost := seen.registry.totals.get(LOST, 0) - seen.registry.n_lost_known) > 0:
         yield Problem(
             What.ENTRIES_LOST,
             f"{n_lost} accepted entries were removed from the stream before they were ingested; find who runs XDEL,"
-            " XTRIM or FLUSHALL, and publish them again",
+            " XTRIM or FLUSHALL, and publish them again; 'turnstream doctor --repair' says it for the last time",
         )
     if seen.registry.verified and (n_gaps := seen.registry.verified.n_gaps):
         yield Problem(

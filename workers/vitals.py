@@ -23,6 +23,9 @@ from workers.liveness import Sign, signs
 _PATIENCE_S: Final = 2.0
 """The longest wait for the server: whoever looks waits with it."""
 _VERIFIED: Final = "verified"
+_LOST_KNOWN: Final = "lost_known"
+LOST: Final = "lost_before_ingest"
+"""The running total of accepted entries that were gone before they were ingested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class RegistryVitals:
     totals: Mapping[str, int]
     tokens: tuple[int, int]
     verified: Verified | None
+    n_lost_known: int = 0
+    """Of the accepted entries lost before they were ingested, those that an operator knows of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +97,8 @@ def look(settings: Settings) -> Vitals:
     return Vitals(now_ms, time.monotonic(), stream, registry, signs(settings.data_dir), failures)
 
 
-def note_verified(settings: Settings, *, n_gaps: int) -> None:
-    """Keep what a whole verification found, for whoever looks later.
+def note_verified(settings: Settings, *, n_gaps: int, losses_are_known: bool = False) -> None:
+    """Keep what a whole verification found, for whoever looks later, and that an operator knows of all losses.
 
     Raises:
         ShardError: the registry is damaged.
@@ -101,6 +106,8 @@ def note_verified(settings: Settings, *, n_gaps: int) -> None:
     """
     with closing(Registry(settings.data_dir, create=False)) as registry:
         registry.note_fact(_VERIFIED, json.dumps([time.time_ns() // 1_000_000, n_gaps]))
+        if losses_are_known:
+            registry.note_fact(_LOST_KNOWN, str(registry.totals().get(LOST, 0)))
 
 
 def _stream(settings: Settings) -> StreamVitals:
@@ -121,4 +128,5 @@ def _registry(settings: Settings) -> RegistryVitals:
             totals=registry.totals(),
             tokens=registry.tokens(),
             verified=None if verified is None else Verified(*json.loads(verified)),
+            n_lost_known=int(registry.fact(_LOST_KNOWN) or 0),
         )

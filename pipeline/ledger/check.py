@@ -27,6 +27,7 @@ from pipeline.records import SESSION_TAG_PREFIX
 
 _SHOWN: Final = 3
 _BLOCK_ROWS: Final = 4_096
+_CLOCKS_OFF_MS: Final = 86_400_000
 _MAX_NORM_ERROR: Final = 0.01
 """Float16 alone moves the length of a 384-dimensional unit vector by less than 0.001."""
 MADE_AGAIN: Final = "'turnstream doctor --repair' has it made again from the turns"
@@ -121,10 +122,11 @@ def gap_fault(gap: Gap) -> Fault:
 def gaps(connection: apsw.Connection) -> list[Gap]:
     """Find the numbers missing in sessions whose turns are numbered, each differently and without large leaps.
 
-    Numbers that turns deleted on request had are not missing.
+    Numbers that turns deleted on request had are not missing. Of a scope deleted up to a time nothing tells which
+    numbers went: what was said before it, and a day after it by clocks that may be wrong, is left out.
     """
     found = []
-    numbered: Any = connection.execute(_NUMBERED).fetchall()
+    numbered: Any = connection.execute(_NUMBERED, (_CLOCKS_OFF_MS,)).fetchall()
     for session_id, least, greatest in numbered:
         present: Any = connection.execute(
             "SELECT turn_index FROM turns WHERE session_id = ?1"
@@ -296,7 +298,8 @@ _SUMMARIES: Final = (
     ("sessions in a state that is none", "SELECT session_id FROM sessions WHERE state NOT IN (0, 1, 2)"),
 )  # fmt: skip
 _NUMBERED: Final = (
-    "SELECT session_id, min(turn_index), max(turn_index) FROM turns GROUP BY session_id"
+    "SELECT session_id, min(turn_index), max(turn_index) FROM turns WHERE first_ms >"
+    " ifnull((SELECT until_ms + ? FROM tombstones WHERE target = 'scope'), -9e18) GROUP BY session_id"
     " HAVING count(*) = count(DISTINCT turn_index) AND max(turn_index) - min(turn_index) >= count(*)"
     " AND max(turn_index) - min(turn_index) + 1 <= 2 * count(*)"
 )

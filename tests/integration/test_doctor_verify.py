@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import redis
 
 from pipeline import contract
-from pipeline.records import Scope, Turn, TurnDeleted
+from pipeline.records import Scope, ScopeDeleted, Turn, TurnDeleted
 from pipeline.stream import TurnStream
 from tests.commands import CommandLine
 from tests.conftest import RunningServer
 from tests.small_pipeline import SCOPE, SmallPipeline
-from workers.checkup import repair, verify_data
+from workers.checkup import Verdict, repair, verify_data
 
 
 @pytest.fixture
@@ -61,6 +63,35 @@ def test_an_accepted_event_that_is_in_no_ledger_is_named_and_published_again(
     assert contract.decode(again.raw or b"").event_id == "e1"
 
 
+def test_an_accepted_event_of_a_scope_without_a_ledger_is_lost_too(
+    pipeline: SmallPipeline, stream: TurnStream
+) -> None:
+    """The first event of a scope may be the one that nobody wrote."""
+    lost = stream.append(contract.encode(turn(1, Scope("user", "new"))))
+    for entry in stream.read("c", count=9, block_ms=0):
+        stream.client.xack(stream.name, stream.group, entry.id)
+    assert f"user/new events: the event of entry {lost}" in problems(pipeline)
+
+
+@pytest.mark.parametrize("name", ["findings", "lost_entries"])
+def test_a_server_that_answers_with_a_refusal_does_not_end_the_look_at_the_rest(
+    pipeline: SmallPipeline, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It loads its file, or a password is wrong: that is a finding among others, and no damage."""
+    pipeline.publish([turn(0)])
+    pipeline.work()
+    pipeline.sql("DELETE FROM vectors")
+    for error, verdict in (
+        (redis.BusyLoadingError("LOADING"), Verdict.BUSY),
+        (redis.AuthenticationError("WRONGPASS"), Verdict.CONFIGURATION),
+    ):
+        monkeypatch.setattr("redis.Redis.execute_command", Mock(side_effect=error))
+        look = verify_data if name == "findings" else repair
+        found = {finding.what: finding.verdict for finding in look(pipeline.settings)}
+        assert found.pop("stream") is verdict
+        assert found or verdict is Verdict.CONFIGURATION  # by then it is mended
+
+
 def test_entries_on_their_way_are_wrong_only_when_all_is_said_to_be_done(
     pipeline: SmallPipeline, stream: TurnStream
 ) -> None:
@@ -85,6 +116,17 @@ def test_a_gap_is_named_unless_its_turn_is_on_its_way(pipeline: SmallPipeline, s
     assert problems(pipeline) == ""
 
 
+def test_a_scope_deleted_up_to_a_time_leaves_no_gap(pipeline: SmallPipeline) -> None:
+    """Nothing tells which numbers went with it; what was said long after it is looked at as ever."""
+    late = [replace(turn(number), timestamp=1.7e9 + number) for number in (7, 9, 10)]
+    gone = ScopeDeleted(scope=SCOPE, timestamp_ms=1_600_000_003_500, event_id="d")
+    early = replace(turn(2), timestamp=1.6e9 + 9)
+    pipeline.publish([turn(0), turn(1), turn(3), early, turn(5), turn(6), gone])
+    assert problems(pipeline) == ""
+    pipeline.publish(late)
+    assert "no turn with index 8;" in problems(pipeline)
+
+
 def test_a_turn_deleted_on_request_and_sparse_numbers_leave_no_gap(pipeline: SmallPipeline) -> None:
     """Neither is a loss."""
     pipeline.publish([turn(number) for number in range(5)])
@@ -102,13 +144,15 @@ def worked(pipeline: SmallPipeline) -> SmallPipeline:
 
 
 def test_the_command_names_the_place_mends_it_and_says_so(worked: SmallPipeline, turnstream: CommandLine) -> None:
-    """Exit 4 when something is wrong, 0 once it is mended; an unknown scope is a typing mistake."""
+    """Exit 4 when something is wrong, 1 once only work waits; an unknown scope is a typing mistake."""
     pipeline = worked
     turnstream.settings |= {
         "TURNSTREAM_DATA_DIR": str(pipeline.settings.data_dir),
         "TURNSTREAM_REDIS__URL": str(pipeline.settings.redis.plain_url),
     }
-    assert turnstream("doctor", "--verify").code == 0
+    before = turnstream("doctor", "--verify")
+    assert before.code == 1
+    assert "degraded  no ingester" in before.out
     pipeline.sql("DELETE FROM vectors WHERE trace_id = 2")
     ended = turnstream("doctor", "--verify", "--scope", SCOPE.key, "--json")
     assert ended.code == 4
@@ -116,7 +160,7 @@ def test_the_command_names_the_place_mends_it_and_says_so(worked: SmallPipeline,
     assert wrong["what"] == "user/u1 turns"
     assert "session 's' turn 't1'" in wrong["detail"]
     mended = turnstream("doctor", "--repair")
-    assert mended.code == 0
+    assert mended.code == 1
     assert "repaired  user/u1 ledger: 1 turns to be made searchable again" in mended.out
     assert turnstream("doctor", "--verify", "--scope", "user/nobody").code == 2
     assert turnstream("doctor", "--scope", SCOPE.key).code == 2

@@ -72,7 +72,7 @@ def test_reading_before_anything_exists_finds_nothing_and_makes_nothing(
         "quarantined": [],
         "unsummarised": [],
     }
-    assert turnstream("doctor").code == 0
+    assert turnstream("doctor").code == 1  # nothing runs
     assert not (tmp_path / "new").exists()
 
 

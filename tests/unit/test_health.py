@@ -119,6 +119,20 @@ def test_each_thing_that_is_stuck_is_named(changes: dict[str, Any], what: What, 
         assert words in problems[what]
 
 
+def test_a_loss_that_an_operator_knows_of_warns_no_more(tmp_path: Path) -> None:
+    """A running total never falls; a further loss rings again."""
+    settings = Settings(data_dir=tmp_path)
+    with closing(Registry(tmp_path)) as registry:
+        registry.add_totals({vitals.LOST: 5})
+        assert What.ENTRIES_LOST in found(vitals.look(settings), tmp_path)
+        vitals.note_verified(settings, n_gaps=0)
+        assert What.ENTRIES_LOST in found(vitals.look(settings), tmp_path)
+        vitals.note_verified(settings, n_gaps=0, losses_are_known=True)
+        assert What.ENTRIES_LOST not in found(vitals.look(settings), tmp_path)
+        registry.add_totals({vitals.LOST: 2})
+    assert "2 accepted entries" in found(vitals.look(settings), tmp_path)[What.ENTRIES_LOST]
+
+
 def test_every_kind_of_problem_has_a_case_above() -> None:
     """One that nothing raises would be a comfort without a ground."""
     marks = test_each_thing_that_is_stuck_is_named.pytestmark  # type: ignore[attr-defined] # pytest puts it there

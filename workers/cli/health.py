@@ -29,13 +29,15 @@ def doctor(
     redis_url: common.RedisUrl = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """Look for what is wrong, and say what to do; exit 2, 3 or 4 when something is."""
+    """Look for what is wrong, and say what to do; exit 1 when work does not get on, 2, 3 or 4 when more is wrong."""
     if scope and not (verify or mend):
         raise ConfigError("--scope says whose data to look at; give it with --verify or --repair")
     from workers.checkup import GAPS, Verdict, examine, repair  # noqa: PLC0415 - loads NumPy and more
     from workers.vitals import note_verified  # noqa: PLC0415 - the same
 
     codes = {
+        Verdict.DEGRADED: common.EXIT_FAILED,
+        Verdict.BUSY: common.EXIT_FAILED,
         Verdict.CONFIGURATION: common.EXIT_USAGE,
         Verdict.UNREACHABLE: common.EXIT_UNREACHABLE,
         Verdict.DAMAGED: common.EXIT_DAMAGED,
@@ -51,7 +53,7 @@ def doctor(
     if (verify or mend) and not scopes:
         n_gaps = sum(finding.n for finding in findings if finding.what.endswith(GAPS))
         with suppress(ShardError, TransientError):  # said above
-            note_verified(settings, n_gaps=n_gaps)
+            note_verified(settings, n_gaps=n_gaps, losses_are_known=mend)
     if as_json:
         common.print_json([asdict(finding) for finding in findings])
     else:
