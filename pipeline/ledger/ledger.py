@@ -135,6 +135,8 @@ class Ledger:
             ShardError: the file is damaged.
         """
         with translated(self.path):
+            # The copy goes through a file without a name, as large as the ledger. By default it would lie in /tmp.
+            self.connection.pragma("temp_store_directory", str(self.path.parent))
             self.connection.execute("VACUUM")
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from contextlib import closing
+import threading
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,34 @@ def test_no_copy_of_a_moved_row_outlives_its_purge(ledger: Ledger) -> None:
     content = b"".join(path.read_bytes() for path in ledger.path.parent.iterdir())
     assert b"zqgone" not in content
     assert b"kept1" in content
+
+
+def test_a_rewrite_leaves_the_scope_s_folder_at_no_time(ledger: Ledger) -> None:
+    """By default SQLite copies every word into /tmp, which may be small, and somebody else's to read."""
+    apply(ledger, *(make_turn(SCOPE, f"e{n}", "x" * 1_000_000) for n in range(16)))
+    over, before, seen = threading.Event(), open_files(), set[str]()
+
+    def watch() -> None:
+        while not over.is_set():
+            seen.update(open_files() - before)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        ledger.rewrite()
+    finally:
+        over.set()
+        watching.join()
+    assert seen
+    assert [path for path in seen if not path.startswith(str(ledger.path.parent))] == []
+
+
+def open_files() -> set[str]:
+    found = set[str]()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.add(str(descriptor.readlink()))
+    return {path for path in found if path.endswith("(deleted)")}
 
 
 def test_a_request_whose_event_was_lost_is_taken_again(ledger: Ledger) -> None:
