@@ -95,7 +95,12 @@ class SessionDesk:
             text = session_text(sessions.lines(ledger, session.session_id))
             digest = summarizer.key(_given(session) or text)
             if not text.strip() or digest == sessions.current_digest(ledger, session.session_id):
-                sessions.confirm_summary(ledger, session, has_summary=bool(text.strip()))
+                sessions.confirm_summary(
+                    ledger,
+                    session,
+                    has_summary=bool(text.strip()),
+                    session_date=_date_of(ledger, session.session_id),
+                )
             else:
                 drafts.append(_Draft(session, text, digest))
         with ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="summarise") as threads:
@@ -124,14 +129,13 @@ class SessionDesk:
             completion, session, vector = draft.completion, draft.session, draft.vector
             assert completion is not None
             assert vector is not None
-            first_ms = sessions.first_turn_ms(ledger, session.session_id)
             summary = NewSummary(
                 session.session_id,
                 completion.text,
                 draft.digest,
                 completion.model,
                 vector,
-                session_date=None if first_ms is None else from_epoch_ms(first_ms).date().isoformat(),
+                session_date=_date_of(ledger, session.session_id),
                 tokens_in=completion.tokens_in,
                 tokens_out=completion.tokens_out,
             )
@@ -152,6 +156,12 @@ class SessionDesk:
         wait_s = min(self._settings.retry_after_s * doubled, _LONGEST_WAIT_S)
         sessions.postpone(ledger, session, failure=failure, retry_at_ms=self._clock() + round(wait_s * 1000))
         _log.warning("session.postponed", attempts=session.attempts + 1, wait_s=wait_s, reason=failure)
+
+
+def _date_of(ledger: Ledger, session_id: str) -> str | None:
+    """Give the day on which the session began; None when it has no turn."""
+    first_ms = sessions.first_turn_ms(ledger, session_id)
+    return None if first_ms is None else from_epoch_ms(first_ms).date().isoformat()
 
 
 def _given(session: DueSession) -> str:

@@ -160,8 +160,13 @@ def _is_summarised(connection: apsw.Connection, session_id: str, version: int) -
     return row is not None
 
 
-def confirm_summary(ledger: Ledger, due_session: DueSession, *, has_summary: bool) -> None:
-    """Mark a session up to date whose text is already covered, or that has nothing to summarise."""
+def confirm_summary(
+    ledger: Ledger, due_session: DueSession, *, has_summary: bool, session_date: str | None = None
+) -> None:
+    """Mark a session up to date whose text is already covered, or that has nothing to summarise.
+
+    A covered session may have begun earlier than was known: ``session_date`` becomes its summary's.
+    """
     state = SessionState.SUMMARISED if has_summary else SessionState.NOTHING_TO_SUMMARISE
     with ledger.write() as connection:
         connection.execute(
@@ -171,6 +176,10 @@ def confirm_summary(ledger: Ledger, due_session: DueSession, *, has_summary: boo
         )
         if not has_summary:
             connection.execute("DELETE FROM summaries WHERE session_id = ?", (due_session.session_id,))
+        elif connection.changes():
+            connection.execute(
+                "UPDATE summaries SET session_date = ? WHERE session_id = ?", (session_date, due_session.session_id)
+            )
 
 
 def postpone(ledger: Ledger, due_session: DueSession, *, failure: str, retry_at_ms: int) -> None:

@@ -122,6 +122,17 @@ def test_a_session_that_failed_a_thousand_times_is_tried_again(flow: tasks.Flow,
     assert abs(int(str(found[1])) - flow.clock() - 3_600_000) < 60_000
 
 
+def test_a_summary_takes_the_date_of_a_turn_that_came_late(flow: tasks.Flow) -> None:
+    """The platform's own summary stays as it is; the session has begun a day earlier all the same."""
+    closed = SessionClosed(scope=SCOPES[0], session_id="s", timestamp_ms=2, event_id="c", summary="A trip.")
+    publish(flow, turn("said on the second day", 100_000), closed)
+    flow.summarise_sessions(KEYS)
+    assert rows(flow, SCOPES[0], "SELECT session_date FROM summaries") == [("1970-01-02",)]
+    publish(flow, turn("said on the first, and late", 1))
+    flow.summarise_sessions(KEYS)
+    assert rows(flow, SCOPES[0], "SELECT session_date FROM summaries") == [("1970-01-01",)]
+
+
 def test_a_session_of_blanks_is_not_summarised(flow: tasks.Flow) -> None:
     """There is nothing to ask a model about."""
     publish(flow, turn("   ", 1), SessionClosed(scope=SCOPES[0], session_id="s", timestamp_ms=2, event_id="c"))
