@@ -1,6 +1,7 @@
 """One scope as a reader sees it, and the scopes a process keeps open.
 
-Owns nothing on disk and writes nothing; a scope that does not exist stays that way. A ledger that was removed or
+Owns nothing on disk, and writes nothing but a word for the workers when a snapshot cannot be used; a scope that does
+not exist stays that way. A ledger that was removed or
 replaced is noticed at the next view.
 """
 
@@ -21,7 +22,8 @@ from pipeline.ledger import reads
 from pipeline.ledger.connection import read_meta
 from pipeline.ledger.reads import SummaryRow, TurnRow, Vectors
 from pipeline.records import Scope
-from pipeline.shards import LEDGER_FILE, Shards
+from pipeline.shards import Shards
+from retrieval.call_for_rebuild import have_rebuilt
 from retrieval.connections import Connections, IdleConnections
 from retrieval.fork_gate import ForkGate
 from retrieval.trace_search import Generation, Nearest, TraceSearch
@@ -41,11 +43,11 @@ class SummaryVectors:
 class ShardReader:
     """Reads one existing shard; safe to share between threads, and after a fork."""
 
-    def __init__(self, folder: Path, scope: Scope, idle: IdleConnections, *, busy_timeout_ms: int) -> None:
+    def __init__(self, shards: Shards, scope: Scope, idle: IdleConnections, *, busy_timeout_ms: int) -> None:
         self.scope = scope
-        self.path = folder / LEDGER_FILE
+        self.path = shards.ledger_path(scope)
         self.connections = Connections(self.path, scope, idle, busy_timeout_ms=busy_timeout_ms)
-        self.trace_search = TraceSearch(folder)
+        self.trace_search = TraceSearch(shards.folder(scope), lambda: have_rebuilt(shards, scope))
         self.trace_times = TraceTimes()
         self.summary_cache = SummaryCache()
 
@@ -228,9 +230,7 @@ class ShardReaders:
                 self._open.move_to_end(scope)
                 reader = self._open[scope][1]
             else:
-                reader = ShardReader(
-                    self.shards.folder(scope), scope, self.idle, busy_timeout_ms=self.busy_timeout_ms
-                )
+                reader = ShardReader(self.shards, scope, self.idle, busy_timeout_ms=self.busy_timeout_ms)
                 self._open[scope] = (identity, reader)
             while len(self._open) > self._max_open:
                 retired.append(self._open.popitem(last=False)[1][1])

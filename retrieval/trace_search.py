@@ -1,7 +1,8 @@
 """Nearest traces of one shard: the mapped snapshot, and by brute force the ledger's traces above its watermark.
 
 Owns nothing on disk and writes nothing. A damaged or missing snapshot costs speed, never answers: every trace is then
-above the watermark. A new generation and a new commit are noticed at the next search.
+above the watermark; its owner is told, who has it built anew. A new generation and a new commit are noticed at the
+next search.
 
 Why: a forgotten turn stays in the snapshot until the next one is built, so what a search finds counts only if the
 ledger still has it; the search widens until enough of it does.
@@ -12,6 +13,7 @@ ahead of its ledger is therefore not used.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -76,9 +78,15 @@ class _Known:
 
 
 class TraceSearch:
-    """Searches one shard's traces; safe to share between threads, and after a fork."""
+    """Searches one shard's traces; safe to share between threads, and after a fork.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: the shard's.
+        on_rejected: called when a snapshot could not be used.
+    """
+
+    def __init__(self, folder: Path, on_rejected: Callable[[], None]) -> None:
+        self._on_rejected = on_rejected
         self._name = folder.name
         self._snapshots = SnapshotStore(folder)
         self._opening = threading.Lock()
@@ -124,6 +132,7 @@ class TraceSearch:
             snapshot = self._snapshots.open(_KIND, model_key=model_key)
         except ShardError as error:
             log.warning("snapshot.rejected", shard=self._name, error=str(error))
+            self._on_rejected()
             return Generation(stamp, None, f"not used: {error}", opening)
         return Generation(stamp, snapshot, _NOT_PUBLISHED if snapshot is None else "", opening)
 

@@ -31,13 +31,13 @@ class Indexer:
         """Tell whether the scope has outgrown its snapshot, its files are damaged, or it has something to purge.
 
         Damage is what costs nothing to see at each turn: a broken manifest, a file that is missing or of another
-        size. A changed byte is found by a reader, or by `doctor --verify`, and their message says what to remove.
+        size. A changed byte is met by a reader, whose doubt has it looked for here.
         """
         return status.purge_due is not None or self._is_snapshot_due(ledger, status)
 
     def _is_snapshot_due(self, ledger: Ledger, status: upkeep.Status) -> bool:
         try:
-            manifest = SnapshotStore(ledger.path.parent).check_size("traces")
+            manifest = SnapshotStore(ledger.path.parent).check("traces")
         except ShardError as error:
             _log.warning("snapshot.found_damaged", reason=str(error))
             return True

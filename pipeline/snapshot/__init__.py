@@ -6,6 +6,7 @@
 | `<kind>.manifest.json` | which generation is served, and what its file must be |
 | `.<kind>.<…>.tmp` | a file being written |
 | `.<kind>.lock` | held by the one publisher of a kind |
+| `.<kind>.doubted` | a reader could not use what is served: whoever checks it next reads every byte |
 
 Kinds: ``traces`` (ids are trace ids) and ``sessions`` (ids are summary ids).
 

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 _LOCK_TIMEOUT_S: Final = 60.0
 _OPEN_ATTEMPTS: Final = 5
+_HALF_A_NUMBER: Final = 2
+"""Bytes: half of a file is half of its float32 vectors; one that holds codes may end before."""
 
 log = structlog.get_logger()
 
@@ -68,13 +70,27 @@ class SnapshotStore:
             return 0  # damaged: being replaced is what it needs
         return manifest.generation if manifest else 0
 
-    def check_size(self, kind: Kind) -> Manifest | None:
+    def check(self, kind: Kind) -> Manifest | None:
         """Read which generation is served, and check that its file is there and of its size; None when there is none.
 
+        Its bytes are read only when a reader has doubted it (`doubt`); the doubt ends when they are right.
+
         Raises:
-            ShardError: the manifest is damaged, or the file missing, too short or too long. Its bytes are not read.
+            ShardError: the manifest is damaged, or the file missing, too short or too long, or its bytes are wrong.
         """
-        return self._look(kind, self._require_size)
+        is_doubted = self._doubt_path(kind).exists()
+        manifest = self._look(kind, self._require_digest if is_doubted else self._require_size)
+        if is_doubted:
+            self._doubt_path(kind).unlink(missing_ok=True)
+        return manifest
+
+    def doubt(self, kind: Kind) -> None:
+        """Have the next `check` read every byte of what is served.
+
+        Raises:
+            OSError: this process may not write here.
+        """
+        os.close(os.open(self._doubt_path(kind), os.O_WRONLY | os.O_CREAT, 0o600))
 
     def open(self, kind: Kind, *, model_key: str) -> Snapshot | None:
         """Check the served generation, byte for byte, and map it; None when there is none.
@@ -136,6 +152,7 @@ class SnapshotStore:
                 self._remove_temporaries(kind)
                 raise TransientError(f"could not write {path}: {error}; is the disk full?") from error
             self._remove_all_but(kind, generation)
+            self._doubt_path(kind).unlink(missing_ok=True)
             passing(CrashPoint.OLD_GENERATION_REMOVED)
         log.info("snapshot.published", shard=manifest.shard, kind=kind, generation=generation, count=manifest.count)
         return manifest
@@ -151,6 +168,7 @@ class SnapshotStore:
             self._manifest_path(kind).unlink(missing_ok=True)
             _sync_folder(self._folder)
             self._remove_all_but(kind, 0)
+            self._doubt_path(kind).unlink(missing_ok=True)
 
     def _look(self, kind: Kind, at: Callable[[Manifest], T]) -> T | None:
         """Look at the served generation; again when a newer one takes its file away meanwhile.
@@ -180,6 +198,18 @@ class SnapshotStore:
             raise ShardError(f"{path} has {n_bytes} bytes, not {manifest.n_bytes}; {self._remedy(manifest.kind)}")
         return manifest
 
+    def _require_digest(self, manifest: Manifest) -> Manifest:
+        path = self._index_path(manifest.kind, manifest.generation)
+        try:
+            measured = _measure(path)
+        except OSError as error:
+            raise ShardError(f"{path} cannot be read: {error}; {self._remedy(manifest.kind)}") from error
+        if measured != (manifest.n_bytes, manifest.digest):
+            raise ShardError(
+                f"{path} is damaged: its size or digest is not the published one; {self._remedy(manifest.kind)}"
+            )
+        return manifest
+
     def _open(self, manifest: Manifest, model_key: str) -> Snapshot:
         import faiss  # noqa: PLC0415 - loads its own thread pool
 
@@ -189,9 +219,7 @@ class SnapshotStore:
             raise ShardError(f"{path} holds vectors of {manifest.model_key}, not {model_key}; {remedy}")
         try:
             stamp = stamp_of(path)
-            measured = _measure(path)
-            if measured != (manifest.n_bytes, manifest.digest):
-                raise ShardError(f"{path} is damaged: its size or digest is not the published one; {remedy}")
+            self._require_digest(manifest)
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         except (OSError, RuntimeError) as error:
             raise ShardError(f"{path} cannot be read: {error}; {remedy}") from error
@@ -213,13 +241,20 @@ class SnapshotStore:
 
         temporary = self._temporary(path)
         digest = _hash()
+        half = int(index.ntotal) * int(index.d) * _HALF_A_NUMBER
         with open(temporary, "wb", opener=_private) as file:
             passing(CrashPoint.SNAPSHOT_OPEN)
 
             def write(block: bytes) -> None:
-                file.write(block)
+                n_before = file.tell()
+                if n_before <= half < n_before + len(block):
+                    file.write(block[: half - n_before])
+                    file.flush()
+                    passing(CrashPoint.SNAPSHOT_HALF_WRITTEN)
+                    file.write(block[half - n_before :])
+                else:
+                    file.write(block)
                 digest.update(block)
-                passing(CrashPoint.SNAPSHOT_HALF_WRITTEN)
 
             faiss.write_index(index, faiss.PyCallbackIOWriter(write))  # type: ignore[attr-defined] # not in its stubs
             n_bytes = file.tell()
@@ -276,16 +311,17 @@ class SnapshotStore:
             lock.release()
 
     def _remedy(self, kind: str) -> str:
-        return (
-            f"the ledger answers meanwhile; remove {self._manifest_path(kind)} and the scope's next turn has it built"
-            " anew, if the scope is large enough for one"
-        )
+        manifest = self._manifest_path(kind)
+        return f"the ledger answers meanwhile, and a worker builds it anew; if none does, remove {manifest}"
 
     def _manifest_path(self, kind: str) -> Path:
         return self._folder / f"{kind}.manifest.json"
 
     def _index_path(self, kind: str, generation: int) -> Path:
         return self._folder / f"{kind}.{generation}.faiss"
+
+    def _doubt_path(self, kind: str) -> Path:
+        return self._folder / f".{kind}.doubted"
 
     def _temporary(self, path: Path) -> Path:
         return path.with_name(f".{path.name}.tmp")

@@ -31,7 +31,7 @@ def test_a_model_not_exported_yet_is_not_exported_by_looking(tmp_path: Path) -> 
 
 
 def test_a_changed_byte_of_a_snapshot_is_found_and_what_to_remove(tmp_path: Path) -> None:
-    """Workers see only what is missing or cut short; removing the named file is what makes them build anew."""
+    """Should no reader meet it, or none that may write."""
     scope, shards = Scope("user", "u1"), Shards(tmp_path)
     with closing(LedgerPool(shards, max_open=1)) as ledgers, ledgers.open(scope).write() as connection:
         connection.execute("INSERT INTO meta VALUES ('model_key', ?)", (MODEL,))
@@ -47,7 +47,7 @@ def test_a_changed_byte_of_a_snapshot_is_found_and_what_to_remove(tmp_path: Path
     manifest = folder / "traces.manifest.json"
     assert f"remove {manifest}" in finding.detail
     manifest.unlink()
-    assert store.check_size("traces") is None
+    assert store.check("traces") is None
 
 
 def test_a_locked_ledger_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

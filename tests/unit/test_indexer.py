@@ -124,6 +124,22 @@ def test_a_damaged_snapshot_is_built_anew(ledger: Ledger, indexer: Indexer, dama
     assert not indexer.is_due(ledger, status(ledger))
 
 
+def test_a_changed_byte_is_looked_for_once_a_reader_has_doubted(ledger: Ledger, indexer: Indexer) -> None:
+    """To read every byte at every turn would cost more than the turn; a doubt without a ground ends there."""
+    remember(ledger, "a", "b", "c")
+    indexer.publish(ledger, status(ledger))
+    store, path = SnapshotStore(ledger.path.parent), ledger.path.parent / "traces.1.faiss"
+    store.doubt("traces")
+    assert not indexer.is_due(ledger, status(ledger))
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    assert not indexer.is_due(ledger, status(ledger))
+    store.doubt("traces")
+    assert indexer.is_due(ledger, status(ledger))
+    indexer.publish(ledger, status(ledger))
+    assert served(ledger)[1] == 3
+    assert not indexer.is_due(ledger, status(ledger))
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_does_not_keep_what_was_forgotten(
     ledger: Ledger, indexer: Indexer, damage: Callable[[Path], None]

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.crash_points import CrashPoint
 from pipeline.errors import DimensionMismatchError, ShardError, TransientError
 from pipeline.snapshot import Manifest, SnapshotStore
 
@@ -442,13 +443,30 @@ def test_generations_go_on_counting_beside_a_damaged_manifest(store, folder) -> 
 def test_a_file_of_another_size_is_seen_without_reading_it(store, folder, corrupt) -> None:
     """Workers look at every turn; the message says what an operator may remove."""
     manifest = publish(store)
-    assert store.check_size("traces") == manifest
+    assert store.check("traces") == manifest
     corrupt(folder / "traces.1.faiss")
     with pytest.raises(ShardError, match=r"remove .*traces\.manifest\.json"):
-        store.check_size("traces")
+        store.check("traces")
 
 
 # --- crashes
+
+
+def test_the_point_half_way_is_passed_once_with_half_of_the_file_on_disk(
+    store, folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in this process's memory is not half of a file for whoever comes after a kill."""
+    sizes: list[int] = []
+
+    def note(point: CrashPoint) -> None:
+        if point is CrashPoint.SNAPSHOT_HALF_WRITTEN:
+            sizes.append((folder / ".traces.1.faiss.tmp").stat().st_size)
+
+    monkeypatch.setattr("pipeline.snapshot.store.passing", note)
+    manifest = publish(store)
+    (n_bytes,) = sizes
+    assert 0.25 < n_bytes / manifest.n_bytes < 0.75
+    assert store.open("traces", model_key=MODEL) is not None
 
 
 def test_leftovers_of_a_killed_publisher_are_removed(store, folder) -> None:
