@@ -16,21 +16,22 @@ from typing import Final
 import structlog
 
 from pipeline.contract import attribution
+from pipeline.contract.attribution import Subject
 from pipeline.errors import ConfigError
 from pipeline.ledger import Ledger, LedgerPool, disk, events, forgetting, upkeep
-from pipeline.ledger.forgetting import Forgotten
+from pipeline.ledger.forgetting import PURGE_LOOKED_AT, PURGE_MARK, PURGE_UP_TO, Forgotten
 from pipeline.records import ScopeDeleted, SessionDeleted, TurnDeleted
 from pipeline.registry import FILE as REGISTRY_FILE
 from pipeline.registry import Registry
 from pipeline.settings import Settings
 from pipeline.shards import LEDGER_FILE, SUMMARIES_FOLDER, Shards, require_usable
-from pipeline.stream import DeadLetter, Entry, TurnStream, append_only
+from pipeline.stream import DeadLetter, Entry, TurnStream, append_only, parsed_id
 from pipeline.summarise import SummaryCache
 from workers.supervisor import DataFolderLock
 
 _LETTERS_AT_ONCE: Final = 16
 """Each may hold megabytes."""
-_ENTRIES_LOOKED_AT: Final = 1_000
+_LOOK_WITHIN_S: Final = 5.0
 _REWRITE_WITHIN_S: Final = 60.0
 END_WITHIN_S: Final = 2 * _REWRITE_WITHIN_S
 """The longest that ending purges should take."""
@@ -108,45 +109,68 @@ class Forgetting:
     def __init__(self, stream: TurnStream, clock: Callable[[], int]) -> None:
         self._stream = stream
         self._clock = clock
-        self._has_warned = False
+        self._told: set[str] = set()
 
     def end_purges(self, due: Sequence[Due]) -> None:
         """End the purges of ledgers whose files are purged; one whose entries are still to be ingested stays due.
 
+        What a purge has come to is noted in its ledger: the next call, in whatever process, goes on from there.
+
         Raises:
-            TransientError: the server does not answer, or could not rewrite its file; all of them stay due.
+            TransientError: the server does not answer, or did not rewrite its file yet; those that wait for it stay
+                due.
+            ConfigError: the server lets us neither look at its streams nor drop letters; all stay due.
         """
         if not due:
             return
         self._stream.trim()
         first, last = self._stream.ends()
-        ready = [(ledger, token) for ledger, token in due if self._is_ingested(ledger, token, first, last)]
-        if not ready:
-            return
-        self._drop_letters({ledger.scope.key: ledger for ledger, _ in ready})
-        rewritten = self._rewrite()
-        for ledger, token in ready:
-            if upkeep.end_purge(ledger, token, now_ms=self._clock(), rewritten=rewritten):
-                _log.info("scope.purged")
+        look_until = time.monotonic() + _LOOK_WITHIN_S
+        ready = [purge for purge in due if self._is_ingested(purge, first, last, look_until)]
+        marks: dict[Due, str | None] = {purge: mark for purge in ready if (mark := self._known_mark(purge))}
+        if fresh := [purge for purge in ready if purge not in marks]:
+            self._drop_letters({ledger.scope.key: ledger for ledger, _ in fresh})
+            marks |= dict.fromkeys(fresh, self._marked(fresh))
+        deadline = time.monotonic() + _REWRITE_WITHIN_S
+        for mark in dict.fromkeys(marks.values()):  # those begun first
+            rewritten = self._is_rewritten(mark, deadline - time.monotonic())
+            for ledger, token in [purge for purge in ready if marks[purge] == mark]:
+                if upkeep.end_purge(ledger, token, now_ms=self._clock(), rewritten=rewritten):
+                    _log.info("scope.purged")
 
-    def _is_ingested(self, ledger: Ledger, token: str, first: str | None, last: str) -> bool:
-        """Tell whether nothing that was forgotten waits in the stream: what waits is refused once it is ingested."""
-        up_to = upkeep.purge_up_to(ledger, token, last)
-        if first is None or _place(first) > _place(up_to):
+    def _is_ingested(self, purge: Due, first: str | None, last: str, look_until: float) -> bool:
+        """Tell whether nothing that was forgotten waits in the stream: what waits is refused once it is ingested.
+
+        Why entries that are read may be there: another group has not read them yet.
+        """
+        ledger, token = purge
+        up_to = upkeep.purge_note(ledger, PURGE_UP_TO, token)
+        if up_to is None:
+            upkeep.note_purge(ledger, PURGE_UP_TO, token, up_to := last)
+        if first is None or parsed_id(first) > parsed_id(up_to):
             return True
-        for n_entries, entry in enumerate(self._stream.entries(up_to=up_to), start=1):
-            if n_entries > _ENTRIES_LOOKED_AT or _belongs(ledger, entry):
-                _log.warning("purge.postponed", reason="an entry of it waits to be ingested", entry_id=entry.id)
-                return False
-        return True
+        looked_at, why = upkeep.purge_note(ledger, PURGE_LOOKED_AT, token), None
+        for entry in self._stream.entries(after=looked_at, up_to=up_to):
+            if _belongs(ledger, entry):
+                why = f"entry {entry.id} of it waits to be ingested, by every group that reads the stream"
+                break
+            looked_at = entry.id
+            if time.monotonic() > look_until:
+                why = "the stream is long; the next look goes on from here"
+                break
+        if looked_at:
+            upkeep.note_purge(ledger, PURGE_LOOKED_AT, token, looked_at)
+        if why:
+            _log.warning("purge.postponed", reason=why)
+        return why is None
 
     def _drop_letters(self, ledgers: dict[str, Ledger]) -> None:
         for letters in self._letters():
             doomed = {letter.id: found for letter in letters if (found := _ledger_of(letter, ledgers)) is not None}
             if doomed:
                 _log.info("letters.forgotten", n_letters=self._stream.drop(list(doomed)))
-            for ledger, place in doomed.values():
-                _count(ledger, place)
+            for ledger, subject in doomed.values():
+                _count(ledger, subject)
 
     def _letters(self) -> Iterator[list[DeadLetter]]:
         start = "-"
@@ -154,51 +178,67 @@ class Forgetting:
             yield letters
             start = f"({letters[-1].id}"
 
-    def _rewrite(self) -> bool:
+    def _known_mark(self, purge: Due) -> str | None:
+        mark = upkeep.purge_note(purge[0], PURGE_MARK, purge[1])
+        return mark if mark and append_only.is_known(self._stream.client, mark) else None
+
+    def _marked(self, purges: Sequence[Due]) -> str | None:
+        """Note that all is deleted that a rewrite from now on leaves out; None: the server rewrites nothing."""
         client = self._stream.client
         try:
             if append_only.keeps_deleted(client):
-                self._warn("it keeps deleted entries beside others; set stream-node-max-entries to 1")
-            return append_only.rewrite(client, timeout_s=_REWRITE_WITHIN_S)
+                self._tell("it keeps deleted entries beside others; set stream-node-max-entries to 1")
         except ConfigError as error:
-            self._warn(str(error))
+            self._tell(str(error))
+        try:
+            mark = append_only.mark(client)
+        except ConfigError as error:
+            self._tell(str(error))
+            return None
+        for ledger, token in purges if mark else ():
+            upkeep.note_purge(ledger, PURGE_MARK, token, mark or "")
+        return mark
+
+    def _is_rewritten(self, mark: str | None, timeout_s: float) -> bool:
+        if mark is None:
             return False
+        try:
+            append_only.rewrite_since(self._stream.client, mark, timeout_s=timeout_s)
+        except ConfigError as error:
+            self._tell(str(error))
+            return False
+        return True
 
-    def _warn(self, problem: str) -> None:
-        if not self._has_warned:
+    def _tell(self, problem: str) -> None:
+        if problem not in self._told:
             _log.warning("server.kept_deleted", problem=problem)
-        self._has_warned = True
+        self._told.add(problem)
 
 
-def _ledger_of(letter: DeadLetter, ledgers: dict[str, Ledger]) -> tuple[Ledger, attribution.Place] | None:
+def _ledger_of(letter: DeadLetter, ledgers: dict[str, Ledger]) -> tuple[Ledger, Subject] | None:
     """Give the ledger that has forgotten what a letter is about, and what that is."""
-    arrived_ms = _place(letter.id)[0]
-    for place in attribution.places(letter.raw or b""):
-        ledger = ledgers.get(place.scope_key)
-        if ledger is not None and _is_forgotten(ledger, place, arrived_ms):
-            return ledger, place
+    arrived_ms = parsed_id(letter.id)[0]
+    for subject in attribution.subjects(letter.raw or b""):
+        ledger = ledgers.get(subject.scope_key)
+        if ledger is not None and _is_forgotten(ledger, subject, arrived_ms):
+            return ledger, subject
     return None
 
 
 def _belongs(ledger: Ledger, entry: Entry) -> bool:
-    arrived_ms = _place(entry.id)[0]
+    arrived_ms = parsed_id(entry.id)[0]
     return any(
-        place.scope_key == ledger.scope.key and _is_forgotten(ledger, place, arrived_ms)
-        for place in attribution.places(entry.raw or b"")
+        subject.scope_key == ledger.scope.key and _is_forgotten(ledger, subject, arrived_ms)
+        for subject in attribution.subjects(entry.raw or b"")
     )
 
 
-def _is_forgotten(ledger: Ledger, place: attribution.Place, arrived_ms: int) -> bool:
-    at_ms = arrived_ms if place.at_ms is None else place.at_ms
+def _is_forgotten(ledger: Ledger, subject: Subject, arrived_ms: int) -> bool:
+    at_ms = arrived_ms if subject.at_ms is None else subject.at_ms
     with ledger.read() as connection:
-        return forgetting.is_forgotten(connection, place.session_id, place.turn_id, at_ms)
+        return forgetting.is_forgotten(connection, subject.session_id, subject.turn_id, at_ms)
 
 
-def _count(ledger: Ledger, place: attribution.Place) -> None:
+def _count(ledger: Ledger, subject: Subject) -> None:
     with ledger.write() as connection:
-        forgetting.note_dead_letter(connection, place.session_id, place.turn_id)
-
-
-def _place(entry_id: str) -> tuple[int, int]:
-    milliseconds, _, number = entry_id.partition("-")
-    return int(milliseconds), int(number or 0)
+        forgetting.note_dead_letter(connection, subject.session_id, subject.turn_id)

@@ -28,7 +28,7 @@ _MOST_VALUES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Subject:
     """What an entry is about; None where it does not say.
 
     Args:
@@ -44,14 +44,14 @@ class Place:
     at_ms: int | None
 
 
-def places(raw: bytes) -> list[Place]:
+def subjects(raw: bytes) -> list[Subject]:
     """List what an entry may be about; empty when it names no scope."""
     values = _parsed(raw) or _found(raw)
     kinds, ids = values["scope"], values["scope_id"]
     rest = [values["session_id"] or [None], values["turn_id"] or values["event_id"] or [None]]
     times = [_epoch_ms(value) for value in values["timestamp"]] or [None]
     return [
-        Place(f"{kind}/{id_}", session_id, turn_id, at_ms)
+        Subject(f"{kind}/{id_}", session_id, turn_id, at_ms)
         for kind, id_, session_id, turn_id, at_ms in itertools.product(kinds, ids, *rest, times)
     ]
 

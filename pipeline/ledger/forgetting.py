@@ -8,6 +8,8 @@ pages, in the snapshot, the summary cache, the stream. Until they are gone a pur
 | `purge_due` | token of the last forgetting, about its epoch ms; a purge that began before it does not end it |
 | `purged_files` | the token up to which the scope's own files are purged; only the stream is left then |
 | `purge_up_to` | that token, and the stream entry up to which something of it may wait to be ingested |
+| `purge_looked_at` | that token, and the stream entry up to which nothing of it was found |
+| `purge_mark` | that token, and what the server's file must be rewritten after (`pipeline.stream.append_only`) |
 | `last_purge` | token of the last purge that ended; tokens only grow |
 
 A kill at any moment leaves the purge due, and it is done again. ``forgettings`` keeps what each request removed, by
@@ -29,6 +31,8 @@ from pipeline.records import ScopeDeleted, SessionClosed, SessionDeleted, Turn, 
 PURGE_DUE = "purge_due"
 PURGED_FILES = "purged_files"
 PURGE_UP_TO = "purge_up_to"
+PURGE_LOOKED_AT = "purge_looked_at"
+PURGE_MARK = "purge_mark"
 LAST_PURGE = "last_purge"
 _FOR_GOOD = 1 << 62
 _SCOPE = "scope"

@@ -11,7 +11,14 @@ import numpy.typing as npt
 
 from pipeline.crash_points import CrashPoint, passing
 from pipeline.ledger.connection import read_meta
-from pipeline.ledger.forgetting import LAST_PURGE, PURGE_DUE, PURGE_UP_TO, PURGED_FILES
+from pipeline.ledger.forgetting import (
+    LAST_PURGE,
+    PURGE_DUE,
+    PURGE_LOOKED_AT,
+    PURGE_MARK,
+    PURGE_UP_TO,
+    PURGED_FILES,
+)
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.schema import TurnState
 from pipeline.registry import Counts
@@ -24,6 +31,7 @@ _SESSIONS = (
     " FROM sessions"
 )
 _SUMMARIES = "SELECT count(*) FROM summaries"
+_ON_THE_WAY = (PURGED_FILES, PURGE_UP_TO, PURGE_LOOKED_AT, PURGE_MARK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +144,16 @@ def note_files_purged(ledger: Ledger, token: str) -> None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PURGED_FILES, token))
 
 
-def purge_up_to(ledger: Ledger, token: str, last_entry_id: str) -> str:
-    """Give the last stream entry that a purge waits for: at its first call the one given, from then on the same."""
+def purge_note(ledger: Ledger, key: str, token: str) -> str | None:
+    """Read what was noted on the way to a purge's end; None: nothing yet."""
+    noted_for, _, value = ledger.meta().get(key, "").partition(" ")
+    return value if noted_for == token else None
+
+
+def note_purge(ledger: Ledger, key: str, token: str, value: str) -> None:
+    """Note something on the way to a purge's end; it is gone with it, and when more is forgotten."""
     with ledger.write() as connection:
-        kept, _, entry_id = read_meta(connection).get(PURGE_UP_TO, "").partition(" ")
-        if kept == token:
-            return entry_id
-        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PURGE_UP_TO, f"{token} {last_entry_id}"))
-    return last_entry_id
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, f"{token} {value}"))
 
 
 def end_purge(ledger: Ledger, token: str, *, now_ms: int, rewritten: bool) -> bool:
@@ -159,7 +169,7 @@ def end_purge(ledger: Ledger, token: str, *, now_ms: int, rewritten: bool) -> bo
         connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (PURGE_DUE, token))
         if not connection.changes():
             return False
-        connection.execute("DELETE FROM meta WHERE key IN (?, ?)", (PURGED_FILES, PURGE_UP_TO))
+        connection.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in _ON_THE_WAY])
         connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (LAST_PURGE, token))
         connection.execute(
             "UPDATE forgettings SET purged_ms = ?, rewritten = ? WHERE purged_ms IS NULL", (now_ms, rewritten)

@@ -14,7 +14,7 @@ the server itself may lose is `appendfsync`'s business.
 """
 
 from pipeline.stream.connection import address, check_server, connect, embedded_url, server_url, socket_path
-from pipeline.stream.entries import MAX_LETTER_BYTES, Backlog, Claim, DeadLetter, Entry
+from pipeline.stream.entries import MAX_LETTER_BYTES, Backlog, Claim, DeadLetter, Entry, parsed_id
 from pipeline.stream.turn_stream import TurnStream
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "check_server",
     "connect",
     "embedded_url",
+    "parsed_id",
     "server_url",
     "socket_path",
 ]

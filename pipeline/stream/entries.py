@@ -74,3 +74,9 @@ class Backlog:
     def unread(self) -> int:
         """Entries that are not yet in a ledger."""
         return self.undelivered + self.pending + self.stray
+
+
+def parsed_id(entry_id: str) -> tuple[int, int]:
+    """Read an entry id as numbers, which compare as the ids do."""
+    milliseconds, _, sequence = entry_id.partition("-")
+    return int(milliseconds), int(sequence or 0)

@@ -13,7 +13,7 @@ from redis import exceptions as redis_errors
 from pipeline.errors import ConfigError
 from pipeline.stream import scripts
 from pipeline.stream.connection import address, translate, translated
-from pipeline.stream.entries import Backlog, Claim, DeadLetter, Entry
+from pipeline.stream.entries import Backlog, Claim, DeadLetter, Entry, parsed_id
 
 FIELD: Final = b"event"
 _AT_ONCE: Final = 64
@@ -207,7 +207,7 @@ class TurnStream:
         """
         with translated(self.client):
             group = self._groups().get(self.group)
-        delivered = _place(group["last-delivered-id"]) if group else (0, 0)
+        delivered = parsed_id(_text(group["last-delivered-id"])) if group else (0, 0)
         start = "-"
         while True:
             with translated(self.client):
@@ -217,8 +217,8 @@ class TurnStream:
                 if not found:
                     return
                 pending = self._pending_ids(found[0].id, found[-1].id) if group else set()
-            done = [entry for entry in found if _place(entry.id) <= delivered and entry.id not in pending]
-            yield done, [entry for entry in found if _place(entry.id) > delivered or entry.id in pending]
+            done = [entry for entry in found if parsed_id(entry.id) <= delivered and entry.id not in pending]
+            yield done, [entry for entry in found if parsed_id(entry.id) > delivered or entry.id in pending]
             start = f"({found[-1].id}"
 
     def unread(self) -> int:
@@ -252,9 +252,9 @@ class TurnStream:
             first, last = self._ends([self.name])
         return _text(first) or None, _text(last)
 
-    def entries(self, *, up_to: str) -> Iterator[Entry]:
-        """Look at the entries from the first on, up to an id, whoever was given them; takes none."""
-        start = "-"
+    def entries(self, *, after: str | None = None, up_to: str) -> Iterator[Entry]:
+        """Look at the entries past an id, or from the first on, up to another, whoever was given them; takes none."""
+        start = f"({_checked(after)}" if after else "-"
         while True:
             with translated(self.client):
                 found = self.client.xrange(self.name, start, _checked(up_to), count=_LOOKED_AT_ONCE)
@@ -334,12 +334,6 @@ def _entry(entry_id: bytes, fields: dict[bytes, bytes] | None) -> Entry:
 
 def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _place(entry_id: bytes | str) -> tuple[int, int]:
-    """Read an entry id as numbers, which compare as the ids do."""
-    ms, _, sequence = _text(entry_id).partition("-")
-    return int(ms), int(sequence or 0)
 
 
 def _checked(entry_id: str) -> str:

@@ -211,7 +211,7 @@ def test_a_purge_ends_only_what_it_began_with(ledger: Ledger) -> None:
 )  # fmt: skip
 def test_a_broken_event_is_read_as_far_as_it_names_its_place(raw: bytes, expected: set[tuple[object, ...]]) -> None:
     """A dead letter must be found by what it is about, however broken it is."""
-    assert {(p.scope_key, p.session_id, p.turn_id) for p in attribution.places(raw)} == expected
+    assert {(p.scope_key, p.session_id, p.turn_id) for p in attribution.subjects(raw)} == expected
 
 
 def test_a_summary_in_the_making_puts_the_purge_off(tmp_path: Path) -> None:
