@@ -10,7 +10,7 @@ import structlog
 
 from pipeline.crash_points import CrashPoint, passing
 from pipeline.embed import Embedder, Floats, unit_vectors
-from pipeline.errors import ConfigError, SummaryError, TransientError
+from pipeline.errors import TurnstreamError
 from pipeline.ledger import Ledger, sessions
 from pipeline.ledger.sessions import DueSession, NewSummary
 from pipeline.records import from_epoch_ms
@@ -117,9 +117,9 @@ class SessionDesk:
         written = [draft for draft in drafts if draft.completion is not None]
         try:
             vectors = unit_vectors(self._embedder, [draft.completion.text for draft in written if draft.completion])
-        except TransientError as error:
+        except Exception as error:  # noqa: BLE001 - one session's boundary, see `_reason`
             if len(written) <= 1:
-                return [replace(d, failure=str(error)) if d.completion is not None else d for d in drafts]
+                return [replace(d, failure=_reason(error)) if d.completion is not None else d for d in drafts]
             return [done for draft in drafts for done in self._embed([draft])]  # one of them is to blame
         embedded = [replace(draft, vector=vector) for draft, vector in zip(written, vectors, strict=True)]
         return embedded + [draft for draft in drafts if draft.completion is None]
@@ -174,9 +174,15 @@ def _complete(summarizer: SessionSummarizer, draft: _Draft) -> _Draft:
         return _Draft(draft.session, draft.text, draft.digest, Completion(given, 0, 0, PLATFORM_MODEL_ID))
     try:
         completion = summarizer.complete(draft.session.session_id, draft.text)
-    except (SummaryError, ConfigError) as error:
-        return _Draft(draft.session, draft.text, draft.digest, failure=str(error))
-    except Exception as error:  # noqa: BLE001 - the task boundary: one session's text is not its neighbours' trouble
-        failure = f"{type(error).__name__} while it was summarised; it is tried again later"
-        return _Draft(draft.session, draft.text, draft.digest, failure=failure)
+    except Exception as error:  # noqa: BLE001 - one session's boundary, see `_reason`
+        return _Draft(draft.session, draft.text, draft.digest, failure=_reason(error))
     return _Draft(draft.session, draft.text, draft.digest, completion)
+
+
+def _reason(error: Exception) -> str:
+    """Say why a session has no summary, for the log and whoever asks: of an error not ours its type, as it may quote.
+
+    Why every error ends at its session and not at the task: one session's text is not its neighbours' trouble; it is
+    listed with its reason, and tried again after ever longer waits.
+    """
+    return str(error) if isinstance(error, TurnstreamError) else f"{type(error).__name__}; it is tried again later"

@@ -15,31 +15,17 @@ from pipeline.errors import TransientError
 
 _TOLERANCE: Final = 1e-3
 """Of a length of one; what storing as float16 costs anyway."""
-_FAILURES: Final = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    LookupError,
-    MemoryError,
-    AssertionError,
-    OSError,
-)
-"""What libraries raise when a text is more than they can take."""
 
 
 def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> Floats:
     """Embed, and hand on only what the embedder promises: (n, d) float32, finite, rows of length one.
 
+    What the model raises, which may quote a text, goes on to whoever asked: a task has a boundary for it.
+
     Raises:
-        TransientError: the model failed or answered anything else; which text is to blame it does not say.
+        TransientError: the model answered anything else; which text is to blame it does not say.
     """
-    try:
-        answer: Any = embedder.embed(texts)
-    except _FAILURES as error:
-        raise TransientError(
-            f"{embedder.model_key} failed on {len(texts)} texts: {type(error).__name__}: {error}"
-        ) from error
+    answer: Any = embedder.embed(texts)
     if fault := _fault(answer, (len(texts), embedder.dimension)):
         raise TransientError(f"{embedder.model_key} answered {len(texts)} texts with {fault}; nothing of it is kept")
     return np.asarray(answer, np.float32)

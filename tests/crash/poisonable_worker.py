@@ -16,40 +16,45 @@ from pipeline.embed.hashing import HashingEmbedder
 from pipeline.settings import load_settings
 from workers import worker
 
-KILLS, RAISES = "poison-that-kills", "poison-that-raises"
+KILLS, RAISES, QUOTES = "poison-that-kills", "poison-that-raises", "poison-that-quotes"
 WAITS_FOR = "waits-for:"
 """Followed by a path: the text takes as long as there is such a file."""
 
 
-def _kill() -> None:
+def _kill(_text: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _leave() -> None:
+def _leave(_text: str) -> None:
     sys.exit(1)
 
 
-def _exit() -> None:
+def _exit(_text: str) -> None:
     os._exit(1)
 
 
-def _hang() -> None:
+def _hang(_text: str) -> None:
     time.sleep(3_600)
 
 
-def _fail(error: Exception) -> Callable[[], None]:
-    def fail() -> None:
+def _quote(text: str) -> None:
+    raise ValueError(f"cannot embed {text!r}")
+
+
+def _fail(error: Exception) -> Callable[[str], None]:
+    def fail(_text: str) -> None:
         raise error
 
     return fail
 
 
-DEEDS: dict[str, Callable[[], None]] = {
+DEEDS: dict[str, Callable[[str], None]] = {
     KILLS: _kill,
     "poison-that-exits": _exit,
     "poison-that-leaves": _leave,
     "poison-that-hangs": _hang,
     RAISES: _fail(RuntimeError("more than it can take")),
+    QUOTES: _quote,
     "poison-that-wants-memory": _fail(MemoryError("more than there is")),
     "poison-that-divides": _fail(ZeroDivisionError("by nothing")),
     "poison-that-recurses": _fail(RecursionError("deeper and deeper")),
@@ -88,7 +93,7 @@ class PoisonableEmbedder(HashingEmbedder):
             _wait(text)
             for poison, deed in DEEDS.items():
                 if poison in text:
-                    deed()
+                    deed(text)
         vectors = super().embed(texts)
         for poison, answer in ANSWERS.items():
             if any(poison in text for text in texts):

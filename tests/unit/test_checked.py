@@ -19,8 +19,6 @@ class _Answering(HashingEmbedder):
         self._answer = answer
 
     def embed(self, texts: Sequence[str]) -> Any:  # noqa: ARG002 - the protocol's signature
-        if isinstance(self._answer, Exception):
-            raise self._answer
         return self._answer
 
 
@@ -39,8 +37,6 @@ class _Answering(HashingEmbedder):
         (np.full((2, 384), np.nan, np.float32), "NaN or infinity, first for number 0"),
         (np.full((2, 384), np.inf, np.float32), "NaN or infinity"),
         (np.full((2, 384), 3e38, np.float32), "length"),
-        (RuntimeError("out of range"), "RuntimeError: out of range"),
-        (MemoryError(), "MemoryError"),
     ],
 )
 def test_an_answer_that_is_no_unit_vector_for_each_text_is_refused(answer: object, says: str) -> None:
