@@ -27,8 +27,7 @@ from pipeline.shards import Shards, require_usable
 from pipeline.stream import Claim, Entry, TurnStream, connect, server_url
 from workers import app as doorbells
 from workers.limits import ledgers_at_once
-from workers.liveness import INGESTER, Pulse
-from workers.supervisor.child import STACK_SIGNAL
+from workers.liveness import INGESTER, STACK_SIGNAL, Pulse
 
 _FEWEST_ENTRIES, _MOST_ENTRIES = 16, 500
 _REPLY_BYTES = 8 << 20

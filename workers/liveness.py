@@ -16,6 +16,7 @@ import fcntl
 import os
 import re
 import secrets
+import signal
 import socket
 import struct
 import time
@@ -35,6 +36,9 @@ _RECORD: Final = struct.Struct("<qqd")
 _DEADLINE_AT: Final = 16
 _LONGEST_NAME: Final = 100
 _TELL_EVERY_S: Final = 1.0
+_MISSED_FOR_S: Final = 86_400.0
+STACK_SIGNAL: Final = signal.SIGUSR2
+"""What has an ingester or a worker write where each of its threads is."""
 
 
 class WorkerToken:
@@ -188,26 +192,29 @@ def promise_of(path: Path) -> tuple[int, float] | None:
 
 
 def signs(data_dir: Path) -> list[Sign]:
-    """Read the pulse of every process that ever ran on the data folder, by name."""
-    return list(_signs(data_dir))
+    """Read the pulse of every process that runs on the data folder or did within a day, by name.
+
+    Why a day: one that is gone for good, on a host that is or after scaling down, must not be missed for ever.
+    """
+    return [sign for _, sign, silent_s in _pulses(data_dir) if sign.lives or silent_s < _MISSED_FOR_S]
 
 
-def forget_dead(data_dir: Path, *, after_s: float) -> None:
-    """Remove the files of processes that ended long ago: a container's host name is new each time."""
-    for sign in _signs(data_dir):
-        path = pulse_path(data_dir, sign.kind, sign.name)
-        with suppress(OSError):
-            if not sign.lives and time.time() - path.stat().st_mtime > after_s:
-                path.unlink()
+def forget_dead(data_dir: Path) -> None:
+    """Remove the files of processes that ended more than a day ago: a container's host name is new each time."""
+    for path, sign, silent_s in _pulses(data_dir):
+        if not sign.lives and silent_s >= _MISSED_FOR_S:
+            path.unlink(missing_ok=True)
 
 
-def _signs(data_dir: Path) -> Iterator[Sign]:
+def _pulses(data_dir: Path) -> Iterator[tuple[Path, Sign, float]]:
+    """Yield each pulse's file, what it tells, and for how many seconds it has not beaten."""
     folder = data_dir / "run" / "pulses"
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         kind, _, name = path.name.partition(".")
         with suppress(OSError):
             if found := _parsed(path.read_bytes()[: _RECORD.size]):
-                yield Sign(kind, name, found[0], found[1], found[2], lives=_is_held(path))
+                sign = Sign(kind, name, found[0], found[1], found[2], lives=_is_held(path))
+                yield path, sign, time.time() - path.stat().st_mtime
 
 
 def _is_held(path: Path) -> bool:

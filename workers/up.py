@@ -18,7 +18,6 @@ from workers.worker import THREAD_VARIABLES
 
 _STOP_TIMEOUT_S = 20.0
 _LEFTOVERS_END_WITHIN_S = 5.0
-_FORGET_PROCESSES_AFTER_S = 86_400.0
 _log = structlog.get_logger()
 
 
@@ -32,7 +31,7 @@ def run(settings: Settings) -> None:
     require_usable(settings.data_dir)
     with DataFolderLock(settings.data_dir):
         end_leftovers(settings.data_dir, _own_processes(settings), within_s=_LEFTOVERS_END_WITHIN_S)
-        forget_dead(settings.data_dir, after_s=_FORGET_PROCESSES_AFTER_S)
+        forget_dead(settings.data_dir)
         refill.refill(settings.data_dir)
         Supervisor(child_specs(settings), stalled_after_s=settings.workers.stalled_after_s).run()
 

@@ -36,9 +36,8 @@ from workers.consumer import PulsingConsumer
 from workers.forgetting import Forgetting
 from workers.indexer import Indexer
 from workers.limits import ledgers_at_once
-from workers.liveness import WORKER, Pulse, WorkerToken
+from workers.liveness import STACK_SIGNAL, WORKER, Pulse, WorkerToken
 from workers.sessions import SessionDesk
-from workers.supervisor.child import STACK_SIGNAL
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 """To be set to 1 before numpy, FAISS, ONNX Runtime or the tokenizer are imported."""

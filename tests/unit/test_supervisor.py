@@ -14,9 +14,9 @@ import pytest
 import structlog
 
 from pipeline.errors import TransientError
-from workers.liveness import WORKER, Pulse, pulse_path
+from workers.liveness import STACK_SIGNAL, WORKER, Pulse, pulse_path
 from workers.supervisor import Backoff, ChildSpec, PulseWatch, ServerWatch, Supervisor, data_folder
-from workers.supervisor.child import STACK_SIGNAL, Child, reason_of
+from workers.supervisor.child import Child, reason_of
 
 
 def test_waits_between_restarts_double_up_to_a_bound() -> None:

@@ -15,10 +15,9 @@ from typing import Final
 import structlog
 
 from pipeline.errors import ConfigError, TransientError
+from workers.liveness import STACK_SIGNAL
 from workers.supervisor.watch import Watch
 
-STACK_SIGNAL: Final = signal.SIGUSR2
-"""What has a child of ours write where each of its threads is."""
 _PR_SET_PDEATHSIG: Final = 1
 _TIME_FOR_STACK_S: Final = 0.5
 
