@@ -1,6 +1,7 @@
 """What the tests of this folder share: how much of them is run, and the one table of what came of it.
 
-A test that breaks something says so with ``row``; a test that fails leaves the row FAILED. At the end of the session
+A test that breaks something says so with ``row``; a test that fails leaves the row FAILED, one that is not run
+SKIPPED. At the end of the session
 the rows are printed as one table, those of one name as one.
 """
 
@@ -102,6 +103,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
     if report.when == "call":
         item.stash[_REPORT] = report
+    if report.skipped and "row" in getattr(item, "fixturenames", ()):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else "expected"
+        reason = reason.removeprefix("Skipped: ")
+        item.config.stash[_TABLE].add(item.name, n=0, outcome=f"SKIPPED: {reason}", seconds=0.0)
     return report
 
 
