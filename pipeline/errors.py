@@ -39,6 +39,10 @@ class ServerUnreachableError(TransientError):
     """The Redis or Valkey server does not answer."""
 
 
+class LedgerBusyError(TransientError):
+    """Another process is writing the ledger; a purge of a large one takes seconds."""
+
+
 class PublishError(TransientError):
     """An event was not accepted by the server; publishing the same event id again does no harm."""
 

@@ -20,7 +20,7 @@ import structlog
 
 from pipeline import contract
 from pipeline.crash_points import CrashPoint, passing
-from pipeline.errors import PoisonError, ShardError, TransientError
+from pipeline.errors import LedgerBusyError, PoisonError, ShardError, TransientError
 from pipeline.ledger import Ledger, LedgerPool, disk, events
 from pipeline.records import Event, Scope
 from pipeline.registry import Registry
@@ -29,6 +29,8 @@ from pipeline.stream import DeadLetter, Entry, TurnStream
 _ENOUGH_PER_SCOPE = 8
 _COMMIT_THREADS = 4
 """Making and opening many ledgers is waiting for the disk."""
+_PATIENCE_MS = 250
+"""The longest wait for another writer of one ledger: the others of its batch, and the server, wait as well."""
 _SCOPES_PER_FLUSH = 500
 """Scopes after which what is committed is flushed, acknowledged and handed on."""
 _log = structlog.get_logger()
@@ -115,6 +117,8 @@ class Ingest:
         self._clock = clock
         self._beat = beat
         self._threads = ThreadPoolExecutor(_COMMIT_THREADS, thread_name_prefix="commit")
+        self.busy: set[Scope] = set()
+        """Those postponed because somebody else was writing them; while they are here nobody waits for them again."""
 
     def commit(self, batch: Batch) -> Iterator[list[str]]:
         """Apply, flush, mark, acknowledge, in this order, some scopes at a time.
@@ -166,8 +170,11 @@ class Ingest:
         self._beat()
         try:
             ledger = self._ledgers.open(share.scope)
+            ledger.wait_at_most(0 if share.scope in self.busy else _PATIENCE_MS)
             share.outcomes.update(events.apply(ledger, share.events, now_ms=self._clock()))
         except TransientError as error:
+            if isinstance(error, LedgerBusyError):
+                self.busy.add(share.scope)
             _log.warning("batch.postponed", n_entries=len(share.entry_ids), reason=str(error))
             return None
         except ShardError as error:

@@ -191,11 +191,14 @@ class Ingester:
             self._registry.add_totals({"lost_before_ingest": len(claim.deleted)})
         self._ingest_all([claim.entries])
         self._ingest_all(self._strays())
+        if self._ingest.busy:
+            self._ingest.busy.clear()
+            self._ingest_all(self._own_pending())
         self._sweep()
         self._stream.remove_idle_consumers(_FORGET_CONSUMERS_AFTER_MS)
 
     def _sweep(self) -> None:
-        """Ring for work whose doorbell was lost, and for sessions that have fallen due."""
+        """Ring for work whose doorbell was lost, and for what has fallen due: sessions, snapshots, purges."""
         now_ms = self._clock()
         limit = 10 * self._settings.workers.doorbell_scopes
         undone = self._registry.undone(
@@ -205,6 +208,11 @@ class Ingester:
         rung_before_ms = self._rung_before_ms(doorbells.SUMMARISE_SESSIONS, now_ms)
         due = self._registry.due(now_ms=now_ms, rung_before_ms=rung_before_ms, limit=limit)
         self._ring(doorbells.SUMMARISE_SESSIONS, due)
+        waits_s = 0 if self._stream.n_waiting(doorbells.PUBLISH_SNAPSHOTS) == 0 else _STARVED_AFTER_S
+        publishable = self._registry.take_publishable(
+            now_ms=now_ms, due_by_ms=now_ms - round(waits_s * 1000), limit=limit
+        )
+        self._ring(doorbells.PUBLISH_SNAPSHOTS, publishable)
 
     def _rung_before_ms(self, task: str, now_ms: int) -> int:
         """Ring again soon while the workers are idle, rarely while doorbells still wait for them."""

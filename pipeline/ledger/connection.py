@@ -15,7 +15,7 @@ from typing import Final
 import apsw
 
 from pipeline import database
-from pipeline.errors import ShardError, TransientError
+from pipeline.errors import LedgerBusyError, ShardError, TransientError
 from pipeline.ledger.schema import DDL, FORMAT
 from pipeline.records import Scope
 
@@ -138,13 +138,14 @@ def translated(path: Path) -> Iterator[None]:
     """Turn SQLite's and the disk's errors into ours.
 
     Raises:
-        TransientError: locked, or the disk is full: retry when there is room.
+        LedgerBusyError: locked.
+        TransientError: the disk is full: retry when there is room.
         ShardError: damaged, unreadable or no database.
     """
     try:
         yield
     except (apsw.BusyError, apsw.LockedError) as error:
-        raise TransientError(f"{path} is locked by another process; retry") from error
+        raise LedgerBusyError(f"{path} is locked by another process; retry") from error
     except apsw.FullError as error:
         raise TransientError(f"no space left for {path}; free some, work goes on by itself") from error
     except (apsw.CorruptError, apsw.NotADBError) as error:

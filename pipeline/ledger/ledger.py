@@ -62,6 +62,10 @@ class Ledger:
             raise
         return cls(path, scope, connection, is_new=is_new)
 
+    def wait_at_most(self, busy_timeout_ms: int) -> None:
+        """Wait no longer than this for another writer, from now on."""
+        self.connection.set_busy_timeout(busy_timeout_ms)
+
     def note_flushed(self) -> None:
         """Note that the file and its folder's entry are on disk; from now on SQLite keeps its own order of writes."""
         if self.is_new:
