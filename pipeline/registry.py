@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import operator
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -87,6 +87,8 @@ _ADDED = {
     "unsummarised_since_ms": "INTEGER",
     "snapshot_since_ms": "INTEGER",
     "purge_since_ms": "INTEGER",
+    "publish_ms": "INTEGER NOT NULL DEFAULT 0",
+    "publish_tries": "INTEGER NOT NULL DEFAULT 0",
     **dict.fromkeys(_NAMES, "INTEGER NOT NULL DEFAULT 0"),
 }
 """Columns that a file of an earlier release may lack."""
@@ -114,8 +116,19 @@ _REFUSE = (
 )
 _NOTE_WAITING = (
     "UPDATE shards SET unsummarised_since_ms = ?, purge_since_ms = min(?, ifnull(purge_since_ms, ?)),"
-    " snapshot_since_ms = CASE WHEN ? THEN ifnull(snapshot_since_ms, ?) END WHERE scope = ?"
+    " snapshot_since_ms = CASE WHEN ?4 THEN ifnull(snapshot_since_ms, ?5) END,"
+    " publish_tries = CASE WHEN ?4 THEN publish_tries ELSE 0 END WHERE scope = ?6"
 )
+_TO_PUBLISH = "(snapshot_since_ms IS NOT NULL OR purge_since_ms IS NOT NULL)"
+_WAIT_MS = "min(60000, 1000 << min(publish_tries + ?, 6))"
+"""A snapshot or purge that did not come of a doorbell is rung for again after 2 s, at last every minute."""
+_TAKE = (
+    f"UPDATE shards SET publish_ms = ? + {_WAIT_MS}, publish_tries = publish_tries + 1 WHERE scope IN"
+    f" (SELECT scope FROM shards WHERE {_TO_PUBLISH} AND publish_ms <= ? AND retry_ms <= ?"
+    " AND (?5 IS NULL OR scope IN (SELECT value FROM json_each(?5)))"
+    " ORDER BY ifnull(purge_since_ms, snapshot_since_ms), scope LIMIT ?6) RETURNING scope"
+)
+_PUT_OFF = f"UPDATE shards SET publish_ms = ? + max(?, iif({_TO_PUBLISH}, {_WAIT_MS}, 0)) WHERE scope = ?"
 _WAITING = (
     "SELECT count(*), ifnull(sum(mark > settled), 0), min(CASE WHEN mark > settled THEN marked_ms END),"
     " count(refusal), count(unsummarised_since_ms), min(unsummarised_since_ms),"
@@ -128,6 +141,7 @@ _SINCE = {
     "snapshots": ("snapshot_since_ms", "snapshot_since_ms IS NOT NULL"),
     "purges": ("purge_since_ms", "purge_since_ms IS NOT NULL"),
 }
+_UNDONE = "(mark > settled OR purge_since_ms IS NOT NULL)"
 _SUM = f"SELECT {', '.join(f'ifnull(sum({name}), 0)' for name in _NAMES)} FROM shards"
 
 
@@ -156,34 +170,55 @@ class Registry:
             [(scope, now_ms) for scope in scopes],
         )
 
-    def marks(self, scopes: Sequence[str], *, now_ms: int) -> dict[str, int]:
+    def marks(self, scopes: Sequence[str], *, now_ms: int, settled_too: bool = False) -> dict[str, int]:
         """Read the marks of those scopes that have work known or due, to be settled once their ledgers are done.
 
-        A scope whose work another doorbell has seen to already is not among them, nor one that was refused lately.
+        A scope whose work another doorbell has seen to already is among them only if ``settled_too``; one that was
+        refused lately never is.
         """
         rows = self._rows(
             "SELECT scope, mark FROM shards WHERE scope IN (SELECT value FROM json_each(?))"
-            " AND (mark > settled OR due_ms <= ?) AND retry_ms <= ?",
-            (json.dumps(scopes), now_ms, now_ms),
+            " AND (mark > settled OR due_ms <= ? OR ?) AND retry_ms <= ?",
+            (json.dumps(scopes), now_ms, settled_too, now_ms),
         )
         return dict(rows)
 
-    def settle(self, settled: Iterable[tuple[str, int, int | None, Counts]]) -> None:
-        """Note per (scope, mark, due_ms, counts) that all work known at that mark is done until ``due_ms``."""
-        self._many(
-            _SETTLE, [(mark, due_ms, *_values(counts), scope, mark) for scope, mark, due_ms, counts in settled]
-        )
+    def settle(
+        self,
+        settled: Iterable[tuple[str, int, int | None, Counts]],
+        waiting: Iterable[tuple[str, int | None, int | None, bool]] = (),
+        *,
+        now_ms: int = 0,
+    ) -> None:
+        """Note what is done and what waits, in one transaction.
 
-    def note_waiting(self, rows: Iterable[tuple[str, int | None, int | None, bool]], *, now_ms: int) -> None:
-        """Note per scope since when a closed session and a purge wait (None: none does), and if a snapshot is due."""
-        self._many(
-            _NOTE_WAITING,
-            [(session_ms, purge_ms, purge_ms, due, now_ms, scope) for scope, session_ms, purge_ms, due in rows],
-        )
+        Args:
+            settled: (scope, mark, due_ms, counts): all work known at that mark is done until ``due_ms``.
+            waiting: (scope, since when a closed session waits, since when a purge, whether it is to be published).
+            now_ms: since when a snapshot waits that did not before.
+        """
+        done = [(mark, due_ms, *_values(counts), scope, mark) for scope, mark, due_ms, counts in settled]
+        left = [(session_ms, purge_ms, purge_ms, due, now_ms, scope) for scope, session_ms, purge_ms, due in waiting]
+        self._change((_SETTLE, done), (_NOTE_WAITING, left))
+
+    def take_publishable(
+        self, scopes: Sequence[str] | None = None, *, now_ms: int, due_by_ms: int | None = None, limit: int = -1
+    ) -> list[str]:
+        """Give scopes (of these, or of all) whose snapshot or purge waits, to be rung for; not again for a while.
+
+        Those that might have been rung for at ``due_by_ms`` already; None: now.
+        """
+        asked = None if scopes is None else json.dumps(scopes)
+        rows = self._rows(_TAKE, (now_ms, 1, now_ms if due_by_ms is None else due_by_ms, now_ms, asked, limit))
+        return [row[0] for row in rows]
 
     def note_published(self, scopes: Iterable[str]) -> None:
         """Note that these scopes have the snapshot they waited for."""
         self._many("UPDATE shards SET snapshot_since_ms = NULL WHERE scope = ?", [(scope,) for scope in scopes])
+
+    def put_off_publishing(self, rests: Mapping[str, int], *, now_ms: int) -> None:
+        """Leave scopes that were published alone for so many milliseconds, and longer if something still waits."""
+        self._many(_PUT_OFF, [(now_ms, rest_ms, 0, scope) for scope, rest_ms in rests.items()])
 
     def note_refusal(self, scope: str, reason: str, *, now_ms: int) -> bool:
         """Put a scope off that cannot be worked on, for longer each time; tells whether the reason is new."""
@@ -233,8 +268,8 @@ class Registry:
         self._many("UPDATE shards SET rung_ms = ? WHERE scope = ?", [(now_ms, scope) for scope in scopes])
 
     def n_undone(self) -> int:
-        """Count the scopes with work known and not done."""
-        return int(self._rows("SELECT count(*) FROM shards WHERE mark > settled", ())[0][0])
+        """Count the scopes with work known and not done, or something to purge."""
+        return int(self._rows(f"SELECT count(*) FROM shards WHERE {_UNDONE}", ())[0][0])
 
     def scopes(self) -> list[str]:
         """List the keys of all scopes known."""
@@ -242,10 +277,8 @@ class Registry:
 
     def known(self) -> dict[str, tuple[bool, int | None]]:
         """Tell of each scope known whether it has work, and when (epoch ms) something falls due in it."""
-        return {
-            row[0]: (bool(row[1]), row[2])
-            for row in self._rows("SELECT scope, mark > settled, due_ms FROM shards", ())
-        }
+        rows = self._rows(f"SELECT scope, {_UNDONE}, due_ms FROM shards", ())
+        return {scope: (bool(has_work), due_ms) for scope, has_work, due_ms in rows}
 
     def problems(self) -> list[str]:
         """Have SQLite compare every page and index; [] when all is whole."""
@@ -298,13 +331,18 @@ class Registry:
                 raise _translated(error, self.path) from error
 
     def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if not rows:
+        self._change((statement, rows))
+
+    def _change(self, *changes: tuple[str, Sequence[tuple[Any, ...]]]) -> None:
+        """Run statements with their rows, all in one transaction."""
+        if not any(rows for _, rows in changes):
             return
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 try:
-                    self._db.executemany(statement, rows)
+                    for statement, rows in changes:
+                        self._db.executemany(statement, rows)
                     self._db.execute("COMMIT")
                 finally:
                     if self._db.in_transaction:

@@ -19,7 +19,7 @@ from pipeline.contract import attribution
 from pipeline.contract.attribution import Subject
 from pipeline.errors import ConfigError
 from pipeline.ledger import Ledger, LedgerPool, disk, events, forgetting, upkeep
-from pipeline.ledger.forgetting import PURGE_LOOKED_AT, PURGE_MARK, PURGE_UP_TO, Forgotten
+from pipeline.ledger.forgetting import PURGE_LOOKED_AT, PURGE_MARK, PURGE_UP_TO, PURGED_LEDGER, Forgotten
 from pipeline.records import ScopeDeleted, SessionDeleted, TurnDeleted
 from pipeline.registry import FILE as REGISTRY_FILE
 from pipeline.registry import Registry
@@ -42,18 +42,21 @@ Due = tuple[Ledger, str]
 
 
 def purge_files(ledger: Ledger, token: str) -> None:
-    """Remove what was forgotten from the scope's folder, its snapshot excepted.
+    """Remove what was forgotten from the scope's folder, its snapshot excepted; done once for each token.
 
     Raises:
         TransientError: somebody reads it, a summary is being made, or the disk is full; it is still due.
         ShardError: the ledger is damaged.
     """
+    if upkeep.purge_note(ledger, PURGED_LEDGER, token) is not None:
+        return
+    ledger.truncate_wal()  # while somebody reads what was forgotten, nothing else is worth its while
     folder = ledger.path.parent
     if (summaries := folder / SUMMARIES_FOLDER).is_dir():
         SummaryCache(summaries).keep_only(upkeep.summary_digests(ledger))
     _remove_copies(folder)
     upkeep.purge_ledger(ledger)
-    upkeep.note_files_purged(ledger, token)
+    upkeep.note_purge(ledger, PURGED_LEDGER, token, "")
 
 
 def _remove_copies(folder: Path) -> None:
@@ -87,7 +90,9 @@ def forget_offline(settings: Settings, event: TurnDeleted | SessionDeleted | Sco
         events.apply(ledger, [event], now_ms=now_ms)
         for path in (*ledger.path.parent.glob("traces.*"), *ledger.path.parent.glob(".traces.*.tmp")):
             path.unlink()
-        purge_files(ledger, str(ledger.meta()[forgetting.PURGE_DUE]))
+        token = str(ledger.meta()[forgetting.PURGE_DUE])
+        purge_files(ledger, token)
+        upkeep.note_files_purged(ledger, token)
         disk.flush([ledger])
         if (settings.data_dir / REGISTRY_FILE).exists():
             with closing(Registry(settings.data_dir)) as registry:

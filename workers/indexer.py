@@ -62,12 +62,13 @@ class Indexer:
             TransientError: another worker is publishing this scope, somebody reads it all the time, or the disk is
                 full.
         """
-        if _is_purging(status):
-            ledger.truncate_wal()  # while somebody reads what was forgotten, nothing else is worth its while
+        purge = status.purge_due if _is_purging(status) else None
+        if purge is not None:
+            purge_files(ledger, purge)  # it may fail for a while; the snapshot is built once it has not
         if self._is_snapshot_due(ledger, status):
             self._build(ledger, status)
-        if _is_purging(status) and status.purge_due is not None:
-            purge_files(ledger, status.purge_due)
+        if purge is not None:
+            upkeep.note_files_purged(ledger, purge)
 
     def _build(self, ledger: Ledger, status: upkeep.Status) -> None:
         store = SnapshotStore(ledger.path.parent)

@@ -11,6 +11,7 @@ the other scopes of its doorbell go on.
 from __future__ import annotations
 
 import faulthandler
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,9 +41,9 @@ from workers.sessions import SessionDesk
 
 _CHARS_PER_TIMEOUT = 250_000
 """A claim of more text than this may take longer than the time limit, in proportion."""
-_SNAPSHOT_AGAIN_MS = 60_000
 _SNAPSHOT_S, _SNAPSHOT_S_PER_TRACE = 60.0, 0.003
 """The longest that building a snapshot, or a purge, should take: training 100 000 vectors takes a minute."""
+_SHORT_PURGE_S, _LONGEST_REST_S = 1.0, 60.0
 _log = structlog.get_logger()
 
 
@@ -74,7 +75,7 @@ class Flow:
                 active = list(ledgers)
                 while claimed := self._claim(active, retried=retried):
                     self._attempt(claimed, active)
-            self._settle(marks)
+            self._ring_for_snapshots(self._settle(marks))
 
     def summarise_sessions(self, scopes: list[str]) -> None:
         """Summarise sessions that are due in these scopes; what is left over is rung again."""
@@ -84,27 +85,32 @@ class Flow:
                 with self._one_scope(key):
                     if self.sessions.summarise_due(self.ledgers.open(Scope.parse(key))):
                         left_over.append(key)
-            self._settle(marks)
+            self._ring_for_snapshots(self._settle(marks))
             self._ring(doorbells.SUMMARISE_SESSIONS, left_over)
 
     def publish_snapshots(self, scopes: list[str]) -> None:
-        """Publish a snapshot of each scope that has outgrown its last, and purge what was forgotten."""
-        published = []
+        """Publish a snapshot of each scope that has outgrown its last, and purge what was forgotten.
+
+        What failed, or was asked for meanwhile, is the sweeper's to ring for, after a while.
+        """
+        rests = dict.fromkeys(scopes, 0)
         for group in self.ledgers.groups(scopes):
-            purged = []
+            published, purged = list[str](), list[tuple[Ledger, str]]()
             for key in group:
                 with self._one_scope(key):
                     ledger = self.ledgers.open(Scope.parse(key))
-                    status = self._status(ledger)
+                    status, start_s = self._status(ledger), time.monotonic()
                     self.pulse.beat(_SNAPSHOT_S + _SNAPSHOT_S_PER_TRACE * status.counts.traces)
                     self.indexer.publish(ledger, status)
                     if status.purge_due is not None:
                         purged.append((ledger, status.purge_due))
+                        rests[key] = rest_ms(time.monotonic() - start_s)
                     published.append(key)
             self._end_purges(purged)
-        self.registry.note_published(published)
-        for marks in self._marked(scopes):
+            self.registry.note_published(published)
+        for marks in self._marked(scopes, settled_too=True):
             self._settle(marks)
+        self.registry.put_off_publishing(rests, now_ms=self.clock())
 
     def _end_purges(self, purged: list[tuple[Ledger, str]]) -> None:
         self.pulse.beat(END_WITHIN_S)
@@ -120,9 +126,9 @@ class Flow:
                 ledgers.append(self.ledgers.open(Scope.parse(key)))
         return ledgers
 
-    def _marked(self, scopes: list[str]) -> Iterator[dict[str, int]]:
+    def _marked(self, scopes: list[str], *, settled_too: bool = False) -> Iterator[dict[str, int]]:
         """Yield those of the scopes that have work, with their marks, as many as can be open at a time."""
-        marks = self.registry.marks(scopes, now_ms=self.clock())
+        marks = self.registry.marks(scopes, now_ms=self.clock(), settled_too=settled_too)
         for group in self.ledgers.groups(list(marks.items())):
             yield dict(group)
 
@@ -194,29 +200,26 @@ class Flow:
                     ledger, self.token.name, failure=failure, max_attempts=self.settings.max_attempts, counted=counted
                 )
 
-    def _settle(self, marks: dict[str, int]) -> None:
-        """Note what is done, and when to look again; ring for the snapshots that follow from it."""
-        now_ms = self.clock()
-        settled, waiting, snapshots_due = [], [], []
+    def _settle(self, marks: dict[str, int]) -> list[str]:
+        """Note what is done, and when to look again; gives the scopes whose snapshot or purge is due."""
+        settled, waiting = [], []
         for key, mark in marks.items():
             with self._one_scope(key):
                 ledger = self.ledgers.open(Scope.parse(key))
                 status = self._status(ledger)
-                is_due = self.indexer.is_due(ledger, status)
-                due_ms = status.next_session_due_ms
-                if is_due:
-                    snapshots_due.append(key)
-                    # Looked at again, should the doorbell be lost.
-                    again_ms = now_ms + _SNAPSHOT_AGAIN_MS
-                    due_ms = again_ms if due_ms is None else min(due_ms, again_ms)
                 purge_ms = None if status.purge_due is None else int(status.purge_due)
+                is_due = self.indexer.is_due(ledger, status)
                 waiting.append((key, status.unsummarised_since_ms, purge_ms, is_due))
-                if status.counts.pending == 0 and status.purge_due is None:
-                    settled.append((key, mark, due_ms, status.counts))
+                if status.counts.pending == 0:
+                    settled.append((key, mark, status.next_session_due_ms, status.counts))
         passing(CrashPoint.BEFORE_SETTLE)
-        self.registry.settle(settled)
-        self.registry.note_waiting(waiting, now_ms=now_ms)
-        self._ring(doorbells.PUBLISH_SNAPSHOTS, snapshots_due)
+        self.registry.settle(settled, waiting, now_ms=self.clock())
+        return [key for key, _, _, is_due in waiting if is_due]
+
+    def _ring_for_snapshots(self, due: list[str]) -> None:
+        """Ring for those that were not rung for lately, nor rest from a long purge."""
+        if due:
+            self._ring(doorbells.PUBLISH_SNAPSHOTS, self.registry.take_publishable(due, now_ms=self.clock()))
 
     def _ring(self, task: str, scopes: list[str]) -> None:
         try:
@@ -252,6 +255,14 @@ def register(app: Celery, flow: Flow) -> None:
     }
     for name, step in steps.items():
         app.task(name=name)(_logged(name, step))
+
+
+def rest_ms(purge_s: float) -> int:
+    """Give how long a scope is left alone after a purge: at most a tenth of the time is spent on it.
+
+    Why: each deletion asks for one, and a large ledger is locked for seconds while it is written anew.
+    """
+    return 0 if purge_s < _SHORT_PURGE_S else round(1_000 * min(10 * purge_s, _LONGEST_REST_S))
 
 
 def _logged(name: str, step: Callable[[list[str]], None]) -> Callable[[list[str]], None]:

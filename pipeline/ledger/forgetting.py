@@ -6,6 +6,7 @@ pages, in the snapshot, the summary cache, the stream. Until they are gone a pur
 | key | value |
 |---|---|
 | `purge_due` | token of the last forgetting, about its epoch ms; a purge that began before it does not end it |
+| `purged_ledger` | the token up to which the scope's files but its snapshot are purged |
 | `purged_files` | the token up to which the scope's own files are purged; only the stream is left then |
 | `purge_up_to` | that token, and the stream entry up to which something of it may wait to be ingested |
 | `purge_looked_at` | that token, and the stream entry up to which nothing of it was found |
@@ -29,6 +30,7 @@ from pipeline.ledger.connection import read_meta
 from pipeline.records import ScopeDeleted, SessionClosed, SessionDeleted, Turn, TurnDeleted
 
 PURGE_DUE = "purge_due"
+PURGED_LEDGER = "purged_ledger"
 PURGED_FILES = "purged_files"
 PURGE_UP_TO = "purge_up_to"
 PURGE_LOOKED_AT = "purge_looked_at"

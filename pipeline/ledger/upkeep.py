@@ -18,6 +18,7 @@ from pipeline.ledger.forgetting import (
     PURGE_MARK,
     PURGE_UP_TO,
     PURGED_FILES,
+    PURGED_LEDGER,
 )
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.schema import TurnState
@@ -31,7 +32,7 @@ _SESSIONS = (
     " FROM sessions"
 )
 _SUMMARIES = "SELECT count(*) FROM summaries"
-_ON_THE_WAY = (PURGED_FILES, PURGE_UP_TO, PURGE_LOOKED_AT, PURGE_MARK)
+_ON_THE_WAY = (PURGED_LEDGER, PURGED_FILES, PURGE_UP_TO, PURGE_LOOKED_AT, PURGE_MARK)
 
 
 @dataclass(frozen=True, slots=True)

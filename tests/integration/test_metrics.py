@@ -93,7 +93,7 @@ def test_a_scrape_tells_where_everything_is(settings: Settings, server: RunningS
         registry.mark([f"user/{SECRET}"], now_ms=now_ms - 90_000)
         registry.settle([(f"user/{SECRET}", 1, None, Counts(turns=7, searchable=4, quarantined=3, summary_failed=1))])
         registry.mark([f"user/{SECRET}"], now_ms=now_ms - 80_000)
-        registry.note_waiting([(f"user/{SECRET}", now_ms, None, True)], now_ms=now_ms - 70_000)
+        registry.settle([], [(f"user/{SECRET}", now_ms, None, True)], now_ms=now_ms - 70_000)
         registry.add_totals({"applied": 7, "duplicate": 2})
     vitals.note_verified(settings, n_gaps=2)
     status, text = get("/metrics")
@@ -162,7 +162,7 @@ def test_ten_thousand_scopes_are_looked_at_quickly(settings: Settings) -> None:
     with closing(Registry(settings.data_dir)) as registry:
         keys = [f"user/{n}" for n in range(10_000)]
         registry.mark(keys, now_ms=1)
-        registry.note_waiting([(key, 1, 1, True) for key in keys], now_ms=1)
+        registry.settle([], [(key, 1, 1, True) for key in keys], now_ms=1)
     times = []
     for _ in range(5):
         start = time.process_time()  # other processes of the machine are not meant

@@ -165,7 +165,7 @@ def test_what_the_registry_was_told_is_what_is_seen(tmp_path: Path) -> None:
     with closing(Registry(tmp_path)) as registry:
         registry.mark(["user/a"], now_ms=ago(50))
         registry.mark(["user/b"], now_ms=ago(70))
-        registry.note_waiting([("user/a", ago(9), None, True), ("user/b", None, ago(8), False)], now_ms=ago(7))
+        registry.settle([], [("user/a", ago(9), None, True), ("user/b", None, ago(8), False)], now_ms=ago(7))
     vitals.note_verified(Settings(data_dir=tmp_path), n_gaps=4)
     seen = vitals.look(Settings(data_dir=tmp_path)).registry
     assert seen is not None

@@ -154,6 +154,32 @@ def test_damage_does_not_keep_what_was_forgotten(
     assert status(ledger).files_purged
 
 
+def test_a_purge_that_fails_half_way_repeats_neither_half(
+    ledger: Ledger, indexer: Indexer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large scope each takes minutes: while one fails, the other would be done again at each try."""
+    remember(ledger, "a", "b", "c")
+    indexer.publish(ledger, status(ledger))
+    forget_all(ledger)
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "rewrite", refuse)
+        with pytest.raises(TransientError, match="no room"):
+            indexer.publish(ledger, status(ledger))
+    assert served(ledger) == (1, 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(SnapshotStore, "publish", refuse)
+        with pytest.raises(TransientError, match="no room"):
+            indexer.publish(ledger, status(ledger))
+    monkeypatch.setattr(Ledger, "rewrite", refuse)
+    indexer.publish(ledger, status(ledger))
+    assert served(ledger) == (2, 0)
+    assert status(ledger).files_purged
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise TransientError("no room")
+
+
 def test_a_publisher_from_before_everything_was_forgotten_is_late(ledger: Ledger, indexer: Indexer) -> None:
     """It holds the vectors that were to be gone; generation 0 twice would let it pass."""
     store = SnapshotStore(ledger.path.parent)

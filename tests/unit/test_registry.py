@@ -108,12 +108,42 @@ def test_since_when_something_waits_is_kept_until_it_is_done(registry: Registry)
     """Seen due again and again, it is as old as at first sight."""
     registry.mark(["user/a"], now_ms=1)
     for now_ms in (10, 20):
-        registry.note_waiting([("user/a", now_ms, now_ms, True)], now_ms=now_ms)
+        registry.settle([], [("user/a", now_ms, now_ms, True)], now_ms=now_ms)
     seen = registry.waiting()
     assert (seen.snapshot_since_ms, seen.purge_since_ms, seen.unsummarised_since_ms) == (10, 10, 20)
     registry.note_published(["user/a"])
-    registry.note_waiting([("user/a", None, None, False)], now_ms=30)
+    registry.settle([], [("user/a", None, None, False)], now_ms=30)
     assert registry.waiting() == Waiting(1, 1, 1, 0, 0, None, 0, None, 0, None)
+
+
+def test_a_scope_that_waits_to_be_published_is_rung_for_ever_more_seldom(registry: Registry) -> None:
+    """One that somebody reads for hours would be rung for at each turn, and after each try."""
+    registry.mark(["user/a", "user/b"], now_ms=0)
+    registry.settle([("user/a", 1, None, Counts())], [("user/a", None, 1, True)], now_ms=0)
+    assert registry.take_publishable(["user/b"], now_ms=0) == []
+    waits, now_ms = [], 0
+    for _ in range(7):
+        assert registry.take_publishable(["user/a", "user/b"], now_ms=now_ms) == ["user/a"]
+        registry.settle([], [("user/a", None, 1, True)], now_ms=now_ms)
+        due_ms = next(at for at in range(now_ms, now_ms + 99_000, 1_000) if _is_publishable(registry, at))
+        waits.append((due_ms - now_ms) // 1_000)
+        now_ms = due_ms
+    assert waits == [2, 4, 8, 16, 32, 60, 60]
+    assert registry.n_undone() == 2
+    registry.settle([], [("user/a", None, None, False)], now_ms=now_ms)
+    registry.put_off_publishing({"user/a": 5_000}, now_ms=now_ms)
+    assert registry.n_undone() == 1
+    registry.settle([], [("user/a", None, 2, True)], now_ms=now_ms)
+    assert registry.take_publishable(now_ms=now_ms + 4_999) == []
+    assert registry.take_publishable(now_ms=now_ms + 9_999, due_by_ms=now_ms + 4_999) == []
+    assert registry.take_publishable(now_ms=now_ms + 9_999, due_by_ms=now_ms + 5_000) == ["user/a"]
+
+
+def _is_publishable(registry: Registry, now_ms: int) -> bool:
+    """Look without taking."""
+    with closing(apsw.Connection(str(registry.path))) as connection:
+        (row,) = connection.execute("SELECT publish_ms FROM shards WHERE scope = 'user/a'").fetchall()
+    return int(str(row[0])) <= now_ms
 
 
 def test_a_registry_of_an_earlier_release_is_brought_up_to_date(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -14,10 +15,13 @@ from celery import Celery
 from pipeline.embed import Embedder
 from pipeline.errors import SummaryError, TransientError
 from pipeline.ledger import Ledger, events, upkeep
-from pipeline.records import Event, Scope, SessionClosed, Turn
+from pipeline.ledger.connection import connect
+from pipeline.records import Event, Scope, SessionClosed, SessionDeleted, Turn
 from pipeline.settings import load_settings
 from pipeline.summarise import SessionSummarizer
+from workers import app as doorbells
 from workers import tasks, worker
+from workers.forgetting import Forgetting
 
 SCOPES = [Scope("user", "a"), Scope("user", "b")]
 KEYS = [scope.key for scope in SCOPES]
@@ -131,6 +135,44 @@ def test_a_summary_takes_the_date_of_a_turn_that_came_late(flow: tasks.Flow) -> 
     publish(flow, turn("said on the first, and late", 1))
     flow.summarise_sessions(KEYS)
     assert rows(flow, SCOPES[0], "SELECT session_date FROM summaries") == [("1970-01-01",)]
+
+
+class NoServer:
+    """Ends purges whose files are purged: no stream holds anything of them."""
+
+    def end_purges(self, due: Sequence[tuple[Ledger, str]]) -> None:
+        """Note them as ended."""
+        for ledger, token in due:
+            upkeep.end_purge(ledger, token, now_ms=0, rewritten=False)
+
+
+def test_a_stuck_purge_is_rung_for_once_and_then_by_the_sweeper(flow: tasks.Flow, monkeypatch: Any) -> None:
+    """Each try would ring for the next, without a pause, and each turn that arrives for one more."""
+    rung: list[str] = []
+    monkeypatch.setattr(doorbells, "ring", lambda _, task, scopes, **__: rung.extend([task] * len(scopes)))
+    flow = dataclasses.replace(flow, forgetting=cast("Forgetting", NoServer()))
+    publish(flow, turn("zqgone", 1))
+    flow.embed_turns(KEYS)
+    with closing(connect(flow.ledgers.open(SCOPES[0]).path, query_only=True)) as reader:
+        reader.execute("BEGIN; SELECT count(*) FROM turns").fetchall()
+        publish(flow, SessionDeleted(scope=SCOPES[0], session_id="s", timestamp_ms=2, event_id="d"))
+        flow.embed_turns(KEYS)
+        for number in range(2, 4):
+            flow.publish_snapshots(KEYS)
+            publish(flow, turn("more", number))
+            flow.embed_turns(KEYS)
+    assert rung == [doorbells.PUBLISH_SNAPSHOTS]
+    assert flow.registry.n_undone() == 1
+    assert flow.registry.take_publishable(now_ms=flow.clock()) == []
+    assert flow.registry.take_publishable(now_ms=flow.clock() + 60_000) == KEYS[:1]
+    flow.publish_snapshots(KEYS)
+    assert flow.registry.n_undone() == 0
+    assert flow.registry.take_publishable(now_ms=flow.clock() + 60_000) == []
+
+
+def test_a_long_purge_is_followed_by_a_rest() -> None:
+    """Under a deletion a second, a large ledger would be written anew without a pause, and locked for writers."""
+    assert [tasks.rest_ms(purge_s) for purge_s in (0.3, 2.0, 50.0)] == [0, 20_000, 60_000]
 
 
 def test_a_session_of_blanks_is_not_summarised(flow: tasks.Flow) -> None:
