@@ -6,7 +6,6 @@ several times as many kills in the time. What must be there in the end is worked
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from tests.crash.chaos import (
     Supervised,
 )
 from tests.crash.conftest import Row
+from tests.crash.logs import errors_in
 from tests.crash.processes import rows
 from workers.checkup import verify_data
 from workers.cli import common
@@ -84,12 +84,6 @@ def require_all_once(host: Host, clerk: Clerk, probes: Probes) -> str:
     backlog = common.stream_of(host.pipeline.effective()).backlog()
     assert (backlog.unread, backlog.dead) == (0, 0)
     return "0 lost, 0 doubled"
-
-
-def errors_in(path: Path) -> list[str]:
-    """List the errors that would wake somebody; a library's about the killed server are none."""
-    lines = [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
-    return [line["event"] for line in lines if line["level"] == "error" and line["event"] != "library.reported"]
 
 
 def recovery(probes: Probes, patience: float) -> str:
