@@ -13,6 +13,7 @@ from typing import Final
 
 from pipeline.errors import PoisonError, ShardError, TransientError
 from pipeline.ledger import Ledger, upkeep
+from pipeline.ledger.connection import connect
 from pipeline.records import Scope
 from pipeline.registry import Worst
 from pipeline.settings import Settings
@@ -22,6 +23,8 @@ from workers.liveness import INGESTER, WORKER
 from workers.vitals import LOST, Vitals
 
 _FULL: Final = 0.99
+_PATIENCE_MS: Final = 1_000
+"""The longest wait for a locked ledger: a probe waits with it."""
 
 
 class What(StrEnum):
@@ -180,7 +183,8 @@ def _why(settings: Settings, worst: Worst) -> str | None:
     """Read in the scope's ledger why its sessions got no summary; None when it does not tell."""
     try:
         scope = Scope.parse(worst.scope)
-        with closing(Ledger.open(Shards(settings.data_dir).ledger_path(scope), scope)) as ledger:
+        path = Shards(settings.data_dir).ledger_path(scope)
+        with closing(Ledger(path, scope, connect(path, busy_timeout_ms=_PATIENCE_MS, query_only=True))) as ledger:
             failed = upkeep.unsummarised(ledger, limit=1)
     except (PoisonError, ShardError, TransientError) as error:
         return str(error)
