@@ -36,10 +36,11 @@ layers: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/python -m pytest tests/unit -q
+	$(BIN)/python -m pytest tests/unit -q -n 2
 
+# A module's tests share what they start, so they stay in one process.
 integration: $(READY)
-	$(BIN)/python -m pytest tests/integration tests/crash -q
+	$(BIN)/python -m pytest tests/integration tests/crash -q -n 2 --dist loadfile
 
 # Breaks it, and prints one table of what came of it; LONG=1 about ten times as much, in hours.
 chaos: $(READY)

@@ -17,6 +17,7 @@ _HEADINGS = ("fault or input", "count", "outcome", "seconds")
 _MANY_TIMES = 10
 _LONG_TIMEOUT_S = 14_400
 _PATIENCE = 4.0
+_ROW = "row"
 
 
 @dataclass
@@ -61,9 +62,9 @@ class Row:
     A test whose faults may fail before it knows their outcome names them first, with ``expect``.
     """
 
-    def __init__(self, table: Table, name: str) -> None:
-        self._table = table
-        self._expected = name
+    def __init__(self, item: pytest.Item) -> None:
+        self._item = item
+        self._expected = item.name
         self._since = time.monotonic()
 
     def expect(self, name: str) -> None:
@@ -74,12 +75,17 @@ class Row:
         """Note what came of trying something n times."""
         self.expect(name)
         now = time.monotonic()
-        self._table.add(name, n=n, outcome=outcome, seconds=now - self._since)
+        _note(self._item, name, n, outcome, now - self._since)
         self._since = now
 
     def fail(self, reason: str) -> None:
         """Note that the test did not come to its end."""
         self(self._expected, n=0, outcome=f"FAILED: {reason}")
+
+
+def _note(item: pytest.Item, name: str, n: int, outcome: str, seconds: float) -> None:
+    """Have a row travel with the test's reports, from whichever process runs it."""
+    item.user_properties.append((_ROW, {"name": name, "n": n, "outcome": outcome, "seconds": seconds}))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,6 +94,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TABLE] = Table()
+    config.pluginmanager.register(_Collector(config.stash[_TABLE]))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -106,8 +113,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.skipped and "row" in getattr(item, "fixturenames", ()):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else "expected"
         reason = reason.removeprefix("Skipped: ")
-        item.config.stash[_TABLE].add(item.name, n=0, outcome=f"SKIPPED: {reason}", seconds=0.0)
+        _note(item, item.name, 0, f"SKIPPED: {reason}", 0.0)
     return report
+
+
+class _Collector:
+    """Puts the rows of ended tests into the table."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the rows with the last report of a test."""
+        if report.when == "teardown":
+            for name, row in report.user_properties:
+                if name == _ROW:
+                    self._table.add(**row)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -137,7 +158,7 @@ def patience(request: pytest.FixtureRequest) -> float:
 @pytest.fixture
 def row(request: pytest.FixtureRequest) -> Iterator[Row]:
     """Note a row of the table: ``row("SIGKILL of workers", n=100, outcome="0 lost")``; see `Row`."""
-    noted = Row(request.config.stash[_TABLE], request.node.name)
+    noted = Row(request.node)
     yield noted
     report = request.node.stash.get(_REPORT, None)
     if report is not None and report.failed:
