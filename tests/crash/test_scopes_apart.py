@@ -70,7 +70,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
 
 
 class Calls:
-    """Every read call, each giving the texts that it answered."""
+    """Every read call that takes a query, each giving the texts that it answered."""
 
     def __init__(self, memory: Memory, chance: random.Random) -> None:
         self._memory = memory
@@ -84,7 +84,6 @@ class Calls:
             self.traces,
             self.traces_by_vector,
             self.sessions,
-            self.summaries,
             self.two_stages,
             self.retrieve,
         ]
@@ -109,9 +108,9 @@ class Calls:
             texts.append(text)
         return texts
 
-    def summaries(self, _query: str, scope: Scope) -> list[str]:
-        """List the summaries."""
-        return [row.text for row in self._summary_store.list_sessions(scope)]
+    def summaries(self, scope: Scope) -> list[str]:
+        """List the summaries; no query changes them."""
+        return list(self._summaries[scope].values())
 
     def two_stages(self, query: str, scope: Scope) -> list[str]:
         """Ask the session retriever."""
@@ -148,6 +147,8 @@ def test_no_read_call_gives_a_row_of_another_scope(run: InProcess, row) -> None:
     n_texts = 0
     with closing(run.memory()) as memory:
         calls = Calls(memory, chance)
+        for scope in SCOPES:
+            assert all(marks_in(text) == {mark_of(scope)} for text in calls.summaries(scope))
         for number in range(N_QUERIES):
             scope, other = chance.sample(SCOPES, 2)
             query = " ".join([chance.choice([mark_of(other), mark_of(scope), ""]), *chance.choices(WORDS, k=2)])

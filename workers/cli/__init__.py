@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, demo, feed, forget, health, operate
+from workers.cli import ask, common, demo, examine, feed, forget, operate
 
 app = typer.Typer(
     name="turnstream",
@@ -24,7 +24,7 @@ for verb in (
     operate.stats,
     forget.forget,
     operate.settings,
-    health.doctor,
+    examine.doctor,
     feed.schema,
     operate.server,
     operate.ingester,
