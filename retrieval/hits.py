@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from pipeline.records import Scope, from_epoch_ms
+from retrieval.cognitive_score import ScoreParts
 from retrieval.memory_store import ScoredTrace
 from retrieval.reader import Neighbours
 from retrieval.session_retriever import Diagnostics
@@ -33,8 +34,9 @@ class Neighbour:
 class Hit:
     """One trace that answers the query.
 
-    ``text`` is the trace's part of its turn. ``score_parts`` are the unweighted terms of the cognitive score,
-    with ``cognitive`` and ``relevance`` too once a reranker has blended. Neighbours are in session order.
+    ``text`` is the trace's part of its turn. ``score_parts`` are the unweighted terms of the cognitive score, or what
+    each feature of profile ``fused`` adds; with ``cognitive`` (``fused``) and ``relevance`` too once a reranker has
+    blended. Neighbours are in session order.
     """
 
     trace_id: int
@@ -96,9 +98,11 @@ class Retrieval:
 def to_hit(trace: ScoredTrace, scope: Scope, neighbours: Neighbours) -> Hit:
     """Make the public hit of a scored trace."""
     preceding, following = neighbours.get(trace.turn_offset, ((), ()))
-    parts = {name: float(value) for name, value in trace.parts._asdict().items()}
+    is_cognitive = isinstance(trace.parts, ScoreParts)
+    terms = trace.parts._asdict() if isinstance(trace.parts, ScoreParts) else trace.parts
+    parts = {name: float(value) for name, value in terms.items()}
     if trace.relevance is not None:
-        parts |= {"cognitive": trace.cognitive_score, "relevance": trace.relevance}
+        parts |= {"cognitive" if is_cognitive else "fused": trace.cognitive_score, "relevance": trace.relevance}
     return Hit(
         trace_id=trace.trace_id,
         turn_id=trace.turn_id,

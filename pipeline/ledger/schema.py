@@ -55,6 +55,7 @@ class SessionState(IntEnum):
 ADDITIONS: Final = """
 CREATE TABLE IF NOT EXISTS token_vectors (trace_id INTEGER PRIMARY KEY, tokens BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS passages (trace_id INTEGER PRIMARY KEY, words BLOB NOT NULL, marks INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS turns_by_speaker ON turns (speaker) WHERE speaker IS NOT NULL;
 CREATE VIRTUAL TABLE IF NOT EXISTS vocabulary USING fts5vocab(fulltext, 'row');
 """
 """What a ledger of this format that was made before they were is given when it is next written to; what is missing in
