@@ -7,6 +7,7 @@ says so.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -17,11 +18,10 @@ from pipeline.ledger import passage_reads, reads
 from pipeline.ledger.reads import Ids, Vectors
 from pipeline.records import NEUTRAL, Mood, Scope
 from retrieval import passage_search
-from retrieval.asked import Asked, asked
-from retrieval.fused import choose
-from retrieval.fused.features import Evidence, matrix
-from retrieval.fused.model import Model
-from retrieval.fused.passages import Floats, Passages
+from retrieval.embedded_question import Asked, ask
+from retrieval.fused.model import Model, load_model
+from retrieval.fused.passages import Floats
+from retrieval.fused.ranking import Coverage, rank
 from retrieval.memory_store import Moment, ScoredTrace, epoch_ms, time_range
 from retrieval.passage_search import Found, Place
 from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words
@@ -30,13 +30,17 @@ from retrieval.rerank import Reranker, reranked
 from retrieval.session_retriever import Diagnostics, SessionRetrieval
 from retrieval.summary_store import SessionMatch
 
-NO_TOKEN_VECTORS: Final = "fused:no-token-vectors"
+NO_TOKEN_VECTORS: Final = "fused:no-token-vectors"  # noqa: S105 - tokens of a text
 NO_WORDS: Final = "fused:no-words"
 NO_VECTORS: Final = "fused:no-vectors"
-_COVERED: Final = 100
-"""Of so many candidates sessions are given their best chunks."""
 RERANKED: Final = 30
 """Hits that a reranker reads, or as many as are wanted if that is more."""
+
+
+@functools.cache
+def ranking_model(*, with_tokens: bool = True) -> Model:
+    """Give the bundled ranking model, for questions and passages with token vectors or without; read once."""
+    return load_model(with_tokens=with_tokens)
 
 
 class FusedRetriever:
@@ -45,7 +49,6 @@ class FusedRetriever:
     Args:
         readers: the open shards.
         embedder: embeds questions; without token vectors (`TokenEmbedder`) ranking does without, too.
-        model: ranks the candidates.
         reranker: reads the best hits again.
         default_top_sessions: sessions named in the diagnostics, and given their best chunks by ``coverage``.
         default_chunks_per_session: chunks that ``coverage`` gives each of them.
@@ -56,7 +59,6 @@ class FusedRetriever:
         self,
         readers: ShardReaders,
         embedder: QueryEmbedder,
-        model: Model,
         reranker: Reranker | None = None,
         default_top_sessions: int = 5,
         default_chunks_per_session: int = 3,
@@ -68,7 +70,6 @@ class FusedRetriever:
         )
         self._readers = readers
         self._embedder = embedder
-        self._model = model
         self._reranker = reranker
         self._default_top_sessions = default_top_sessions
         self._default_chunks_per_session = default_chunks_per_session
@@ -114,9 +115,7 @@ class FusedRetriever:
         require_words(query)
         limits = time_range(after, before)
         now_ms = time_range(asked_at, None)[0]
-        retrieve = _Retrieve(
-            scope, self._readers, self._embedder, self._model, self._clock() if now_ms is None else now_ms
-        )
+        retrieve = _Retrieve(scope, self._readers, self._embedder, self._clock() if now_ms is None else now_ms)
         if recall_top_k == 0 or not retrieve.ask(query):
             return retrieve.finished([])
         n_ranked = recall_top_k if self._reranker is None else max(recall_top_k, RERANKED)
@@ -129,11 +128,8 @@ class FusedRetriever:
 class _Retrieve:
     """One retrieve on its way, and what there is to say about it."""
 
-    def __init__(
-        self, scope: Scope, readers: ShardReaders, embedder: QueryEmbedder, model: Model, asked_ms: int
-    ) -> None:
+    def __init__(self, scope: Scope, readers: ShardReaders, embedder: QueryEmbedder, asked_ms: int) -> None:
         self._started = time.perf_counter()
-        self._model = model
         self._scope = scope
         self._readers = readers
         self._embedder = embedder
@@ -141,6 +137,7 @@ class _Retrieve:
         self._asked: Asked | None = None
         self._times: dict[str, float] = {}
         self._n_scanned = 0
+        self._answer_is_likely = True
         self._sessions: tuple[SessionMatch, ...] = ()
         self._stages: dict[str, tuple[int, ...]] = {}
         self._reasons: dict[str, str] = {}
@@ -152,7 +149,7 @@ class _Retrieve:
                 return False
             names = passage_reads.speakers(view.connection)
         started = time.perf_counter()
-        self._asked = asked(query, names, self._embedder)
+        self._asked = ask(query, names, self._embedder)
         self._times["embedding_ms"] = 1000 * (time.perf_counter() - started)
         return True
 
@@ -180,7 +177,7 @@ class _Retrieve:
         """Blend the reranker's relevance into the scores, and sort by them."""
         assert self._asked is not None
         started = time.perf_counter()
-        read, failure = reranked(reranker, self._asked.text, ranked)
+        read, failure = reranked(reranker, self._asked.asking.text, ranked)
         self._times["rerank_ms"] = 1000 * (time.perf_counter() - started)
         if failure:
             self._reasons["rerank"] = f"rerank failed, kept as they were ranked: {failure}"
@@ -193,6 +190,7 @@ class _Retrieve:
             candidates_scanned=self._n_scanned,
             total_ms=1000 * (time.perf_counter() - self._started),
             sessions=self._sessions,
+            answer_is_likely=self._answer_is_likely,
             stages=self._stages,
             escalations=tuple(name for name in self._reasons if name.startswith("fused:")),
             reasons=self._reasons,
@@ -201,37 +199,34 @@ class _Retrieve:
         return SessionRetrieval(tuple(retrieved), diagnostics)
 
     def _scored(self, view: View, found: Found, limit: int, n_sessions: int, n_each: int) -> list[ScoredTrace]:
-        """Rank, leave near-duplicates out, choose; best first."""
-        passages, candidates = found.passages, found.passages.candidates
-        columns = matrix(Evidence(found.question, passages, found.figures), passages, self._model.features)
-        scores = self._model.score(columns)
-        places = [found.places[row] for row in candidates]
-        ids = np.fromiter((place.trace_id for place in places), np.int64, len(places))
-        order = choose.best_first(scores, ids)
-        self._note("pool", ids[order])
-        probabilities = self._model.probability(scores)
-        self._name_sessions([(places[i].turn.session_id, float(probabilities[i])) for i in order], n_sessions)
-        words = [passages.words[end - n : end] for end, n in _spans(passages)]
-        n_distinct = limit if n_each == 0 else max(limit, _COVERED)
-        distinct = choose.drop_near_duplicates(
-            order, passages.vectors[candidates], [words[row] for row in candidates], n_distinct
+        """Rank and choose; best first."""
+        has_tokens = len(found.passages.tokens) > 0 and len(found.question.token_vectors) > 0
+        ranking = rank(
+            found.question,
+            found.passages,
+            ranking_model(with_tokens=has_tokens),
+            mean_words=found.mean_words,
+            limit=limit,
+            coverage=Coverage(n_sessions, n_each) if n_each else None,
         )
-        seen = order[: np.flatnonzero(order == distinct[-1])[0]] if len(distinct) else order
-        self._note("near_duplicates", ids[seen[~np.isin(seen, distinct)]])
-        chosen = choose.cover_sessions(
-            distinct, passages.session[candidates], limit=limit, n_sessions=n_sessions, n_each=n_each
-        )
-        return _traces(view, [places[i] for i in chosen], probabilities[chosen], self._model.parts(columns[chosen]))
+        self._answer_is_likely = ranking.answer_is_likely
+        self._note_pool(found, ranking.all_scores)
+        names = ranking_model(with_tokens=has_tokens).features
+        places = [found.places[row] for row in ranking.rows]
+        self._name_sessions(places, ranking.probabilities, n_sessions)
+        parts = [dict(zip(names, row, strict=True)) for row in ranking.parts.tolist()]
+        return _traces(view, places, ranking.probabilities, parts)
 
-    def _name_sessions(self, ranked: Sequence[tuple[str, float]], n: int) -> None:
+    def _note_pool(self, found: Found, scores: Floats) -> None:
+        order = found.passages.candidates[np.argsort(-scores, kind="stable")]
+        self._stages["pool"] = tuple(found.places[row].trace_id for row in order)
+
+    def _name_sessions(self, places: Sequence[Place], probabilities: Floats, n: int) -> None:
         """Keep the best sessions, each with the score of its best passage."""
         best: dict[str, float] = {}
-        for session_id, score in ranked:
-            best.setdefault(session_id, score)
+        for place, probability in zip(places, probabilities.tolist(), strict=True):
+            best.setdefault(place.turn.session_id, probability)
         self._sessions = tuple(SessionMatch(*pair) for pair in list(best.items())[:n])
-
-    def _note(self, stage: str, trace_ids: Ids) -> None:
-        self._stages[stage] = tuple(trace_ids.tolist())
 
     def _note_found(self, found: Found) -> None:
         self._n_scanned = len(found.passages.candidates)
@@ -246,11 +241,6 @@ class _Retrieve:
             self._reasons[NO_WORDS] = "no turn shares a word with the question that not every turn has"
         if not found.n_near:
             self._reasons[NO_VECTORS] = "nothing was embedded yet in that time"
-
-
-def _spans(passages: Passages) -> list[tuple[int, int]]:
-    """Give for each passage where its words end and how many there are."""
-    return list(zip(passages.word_ends.tolist(), passages.n_words.astype(int).tolist(), strict=True))
 
 
 def best_of_sessions(view: View, vector: Vectors, n_sessions: int, n_chunks: int) -> Ids:

@@ -11,14 +11,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict
 
 from pipeline.errors import ConfigError
 from pipeline.records import NEUTRAL, Mood, Scope
 from pipeline.settings import RetrievalSettings, Settings, load_settings
 from pipeline.shards import Shards
 from retrieval.cognitive_score import Weights
-from retrieval.fused.model import load_model
 from retrieval.fused_retriever import FusedRetriever
 from retrieval.hits import Retrieval, to_hit
 from retrieval.memory_store import MemoryStore, Moment
@@ -29,6 +28,17 @@ from retrieval.session_retriever import SessionRetrieval, SessionRetriever
 from retrieval.summary_store import SessionSummaryStore
 
 PROFILES: Final = ("fused", "session")
+
+
+class _Wanted(TypedDict):
+    """What both profiles take."""
+
+    top_sessions: int | None
+    chunks_per_session: int | None
+    recall_top_k: int
+    coverage: bool
+    after: Moment | None
+    before: Moment | None
 
 
 class Memory:
@@ -101,6 +111,7 @@ class Memory:
         coverage: bool = False,
         after: Moment | None = None,
         before: Moment | None = None,
+        asked_at: Moment | None = None,
     ) -> Retrieval:
         """Find what was said about a query in one scope.
 
@@ -120,6 +131,7 @@ class Memory:
                 ``session`` then asks the index for them, so that no selected session is left out.
             after: leave out turns said before this time (datetime, ISO 8601 or epoch seconds; without a zone, UTC).
             before: leave out turns said after this time.
+            asked_at: when it is asked, for dates such as "last May"; now when None.
 
         Raises:
             ValueError: a blank query, a negative count, a time or mood that is none; the message names the argument.
@@ -132,19 +144,19 @@ class Memory:
         if profile not in PROFILES:
             raise ConfigError(f"profile {profile!r} does not exist; use one of {', '.join(PROFILES)}")
         where = Scope.parse(scope) if isinstance(scope, str) else scope
+        wanted: _Wanted = {
+            "top_sessions": top_sessions,
+            "chunks_per_session": chunks_per_session,
+            "recall_top_k": self._settings.recall_top_k if recall_top_k is None else recall_top_k,
+            "coverage": coverage,
+            "after": after,
+            "before": before,
+        }
         with self._readers.gate.passing():
-            retriever = self._session_retriever() if profile == "session" else self._fused_retriever()
-            found = retriever.retrieve(
-                query,
-                where,
-                _valid_mood(mood),
-                top_sessions=top_sessions,
-                chunks_per_session=chunks_per_session,
-                recall_top_k=self._settings.recall_top_k if recall_top_k is None else recall_top_k,
-                coverage=coverage,
-                after=after,
-                before=before,
-            )
+            if profile == "session":
+                found = self._session_retriever().retrieve(query, where, _valid_mood(mood), **wanted)
+            else:
+                found = self._fused_retriever().retrieve(query, where, _valid_mood(mood), asked_at=asked_at, **wanted)
             return self._with_neighbours(found, where)
 
     def close(self) -> None:
@@ -168,7 +180,6 @@ class Memory:
         return FusedRetriever(
             self._readers,
             self.embedder,
-            load_model(),
             self._reranker,
             self._settings.top_sessions,
             self._settings.chunks_per_session,

@@ -14,10 +14,9 @@ import apsw
 import numpy as np
 
 from pipeline.ledger import passage_reads, reads
-from pipeline.ledger.passage_reads import TurnPlace
+from pipeline.ledger.passage_reads import Turn
 from pipeline.ledger.reads import Ids, TraceRow
-from retrieval.asked import Asked
-from retrieval.fused.features import ScopeFigures
+from retrieval.embedded_question import Asked
 from retrieval.fused.passages import REACH, Bools, Passages, Question
 from retrieval.reader import View
 
@@ -33,7 +32,7 @@ _APART: Final = 1_000
 class Place(NamedTuple):
     """A passage: a chunk of a turn, ``content[start:stop]``."""
 
-    turn: TurnPlace
+    turn: Turn
     trace_id: int
     start: int
     stop: int
@@ -46,7 +45,7 @@ class Found:
     Attributes:
         question: as ranking sees it.
         passages: candidates and their neighbours.
-        figures: of the scope.
+        mean_words: words of a turn, on average over the scope.
         places: of the passages, row by row.
         n_near: traces found by their vectors.
         n_matching: turns found by their words.
@@ -57,7 +56,7 @@ class Found:
 
     question: Question
     passages: Passages
-    figures: ScopeFigures
+    mean_words: float
     places: Sequence[Place]
     n_near: int
     n_matching: int
@@ -95,18 +94,25 @@ def find(
     searched = time.perf_counter()
     connection = view.connection
     n_turns, n_words = passage_reads.fulltext_totals(connection)
-    frequencies = passage_reads.document_frequencies(connection, asked.stems)
+    frequencies = passage_reads.document_frequencies(connection, asked.asking.counted_words)
     matching = passage_reads.matching_turns(
         connection, asked.sought, N_MATCHING, after_ms=after_ms, before_ms=before_ms
     )
     words_ms = 1000 * (time.perf_counter() - searched)
-    question = asked.question(frequencies, n_turns, asked_ms)
+    question = asked.asking.question(
+        vector=asked.embedded.vector,
+        token_vectors=asked.embedded.tokens,
+        token_spans=[(int(start), int(stop)) for start, stop in asked.embedded.spans],
+        document_frequency=frequencies,
+        n_passages=n_turns,
+        asked_ms=asked_ms,
+    )
     found = near.traces if also is None else [*near.traces, *reads.traces(connection, also)]
     passages, places = _Loading(connection, found, matching, question).load(after_ms, before_ms)
     return Found(
         question=question,
         passages=passages,
-        figures=ScopeFigures(mean_words=n_words / n_turns if n_turns else 0.0),
+        mean_words=n_words / n_turns if n_turns else 0.0,
         places=places,
         n_near=len(near.traces),
         n_matching=len(matching),
@@ -142,12 +148,9 @@ class _Loading:
         places = [places[i] for i in kept]
         return self._passages(places, session[kept], place[kept], is_close, is_candidate[kept]), places
 
-    def _in_order(self, windows: passage_reads.Windows) -> tuple[list[Place], Ids, Ids]:
-        """Put the chunks of turns in order, and number sessions and places; 0 is the first place of a session."""
-        offsets = np.array([turn.turn_offset for turn in windows.turns], dtype=np.int64)
-        chunks: dict[int, list[tuple[int, int, int, int]]] = {}
-        for turn_offset, *chunk in passage_reads.traces_of_turns(self._connection, np.sort(offsets)):
-            chunks.setdefault(turn_offset, []).append((chunk[0], chunk[1], chunk[2], chunk[3]))
+    @staticmethod
+    def _in_order(windows: passage_reads.Windows) -> tuple[list[Place], Ids, Ids]:
+        """List the chunks in order, and number sessions and places; 0 is the first place of a session."""
         places: list[Place] = []
         sessions: list[int] = []
         numbers: list[int] = []
@@ -160,7 +163,7 @@ class _Loading:
                 number = 0
             elif not is_joined:
                 number += _APART
-            for _, trace_id, start, stop in sorted(chunks.get(turn.turn_offset, ())):
+            for _, trace_id, start, stop in turn.chunks:
                 places.append(Place(turn, trace_id, start, stop))
                 sessions.append(session)
                 numbers.append(number)
@@ -174,9 +177,10 @@ class _Loading:
         for row, place in enumerate(places):
             if place.turn.turn_offset in self._matching:
                 of_turn.setdefault(place.turn.turn_offset, []).append(row)
+        is_found[[row for rows in of_turn.values() if len(rows) <= _CHUNKS_OF_TURN for row in rows]] = True
         long = [rows for rows in of_turn.values() if len(rows) > _CHUNKS_OF_TURN]
-        for rows in of_turn.values():
-            is_found[rows if len(rows) <= _CHUNKS_OF_TURN else []] = True
+        if not long:
+            return is_found
         shared = self._shared([places[row].trace_id for rows in long for row in rows])
         for rows in long:
             is_found[sorted(rows, key=lambda row: -shared[places[row].trace_id])[:_CHUNKS_OF_TURN]] = True
@@ -207,7 +211,7 @@ class _Loading:
         kept_tokens = [tokens.get(i, b"") for i in ids.tolist()]
         dimension = self._question.vector.shape[0]
         vectors = np.zeros((len(places), dimension), np.float32)
-        found, known = reads.vectors_of(self._connection, close, dimension)
+        found, known = reads.vectors_of(self._connection, np.sort(ids[is_candidate]), dimension)
         vectors[by_id[np.searchsorted(ids, found, sorter=by_id)]] = known
         return Passages(
             session=session,

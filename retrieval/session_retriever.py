@@ -31,8 +31,9 @@ OVER_FETCH: Final = 3
 class Diagnostics:
     """What a retrieve looked at, how long it took (milliseconds), and why it did what it did.
 
-    ``stages`` holds the trace ids after each stage: ``pool``, ``completed`` (with coverage), ``of_selected_sessions``, ``merged``, ``returned``; of
-    profile ``fused``: ``pool``, ``near_duplicates`` (those left out), ``returned``.
+    ``stages`` holds trace ids after each stage: ``pool``, ``completed`` (with coverage), ``of_selected_sessions``,
+    ``merged``, ``returned``; of profile ``fused``: ``pool``, ``returned``. ``answer_is_likely`` is False when that
+    profile doubts that anything in the scope answers the question.
     ``reasons`` explains each escalation by its name, and under ``rerank`` and ``snapshot`` what could not be used.
     """
 
@@ -45,6 +46,7 @@ class Diagnostics:
     rerank_ms: float = 0.0
     total_ms: float = 0.0
     sessions: tuple[SessionMatch, ...] = ()
+    answer_is_likely: bool = True
     stages: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     escalations: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)

@@ -10,8 +10,8 @@
 A model is exported once, by a child process, into `<models_dir>/<id>-<revision>/`; nothing is ever downloaded. After
 a crash there is a whole folder or one that is made again: its manifest, with a digest of every file, comes last.
 
-The same pass gives a vector for every token, projected to a sixth of its length (`projection`): that is what two texts
-are compared by token by token. The hashing backend has none.
+The same pass gives a vector for every token, projected to a sixth of its length (`projection`): by them two texts are
+compared token by token. The hashing backend has none.
 
 Why a model key: vectors of two models, or of two revisions of one, cannot be compared, and look as if they could.
 """

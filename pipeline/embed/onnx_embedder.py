@@ -119,7 +119,7 @@ class OnnxEmbedder:
 
 def _own_tokens(encoding: Encoding) -> npt.NDArray[np.bool_]:
     """Tell which tokens are the text's own, not added around it."""
-    return np.array(encoding.special_tokens_mask, np.int64) == 0
+    return ~np.array(encoding.special_tokens_mask, np.bool_)
 
 
 def cut_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[npt.NDArray[np.int64]]:

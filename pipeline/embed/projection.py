@@ -32,7 +32,7 @@ TokenVectors = npt.NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What is taken from a unit state, ``mean (d,) float32``, and what it is then turned by, ``components (d, p)``."""
+    """What is taken from a unit state, ``mean (d,) float32``, and what then turns it, ``components (d, p)``."""
 
     mean: Floats
     components: Floats
@@ -44,7 +44,7 @@ class Projection:
 
     def unit(self, states: Floats) -> Floats:
         """Project states ``(n, d)`` to ``(n, p) float32, rows L2-normalised``."""
-        return normalise((normalise(states) - self.mean) @ self.components)
+        return normalise(np.asarray((normalise(states) - self.mean) @ self.components, np.float32))
 
     def small(self, states: Floats) -> TokenVectors:
         """Project states ``(n, d)`` to what is kept: ``(n, p) int8``."""
@@ -78,7 +78,7 @@ def of_states(states: Floats) -> Projection:
 
     Each component points to where its largest number is positive: its sign is otherwise a matter of chance.
     """
-    units = normalise(states).astype(np.float64)
+    units: npt.NDArray[np.float64] = normalise(states).astype(np.float64)
     mean = units.mean(axis=0)
     _, turned = np.linalg.eigh((units - mean).T @ (units - mean))  # ascending
     components = turned[:, ::-1][:, :N_COMPONENTS]

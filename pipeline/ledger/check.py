@@ -280,7 +280,8 @@ _TURNS: Final = (
      ("SELECT DISTINCT turn_offset FROM traces JOIN turns USING (turn_offset) LEFT JOIN passages USING (trace_id)"
       " WHERE ifnull(length(words), 1) % 4 <> 0 OR marks NOT BETWEEN 0 AND 7")),
     ("with a chunk whose token vectors are missing, or of a wrong size",
-     ("SELECT DISTINCT turn_offset FROM traces JOIN turns USING (turn_offset) LEFT JOIN token_vectors USING (trace_id)"
+     ("SELECT DISTINCT turn_offset FROM traces JOIN turns USING (turn_offset)"
+      " LEFT JOIN token_vectors USING (trace_id)"
       " WHERE ifnull(length(tokens), 1) % max((SELECT value FROM meta WHERE key = 'token_dimension'), 2) <> 0")),
     ("with a chunk whose strength, stability, valence or confidence is out of range",
      ("SELECT DISTINCT turn_offset FROM traces JOIN turns USING (turn_offset) WHERE NOT (strength BETWEEN 0 AND 1"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import apsw
@@ -19,8 +21,8 @@ _AVERAGES: Final = "SELECT block FROM fulltext_data WHERE id = 1"
 _MOST_SPEAKERS: Final = 500
 
 
-class TurnPlace(NamedTuple):
-    """Where a turn stands in its scope, and who said it."""
+class Turn(NamedTuple):
+    """A turn with the places of its chunks: (ordinal, trace id, start, stop) of each, in order."""
 
     turn_offset: int
     session_id: str
@@ -29,6 +31,7 @@ class TurnPlace(NamedTuple):
     turn_id: str
     role: str
     speaker: str | None
+    chunks: list[tuple[int, int, int, int]]
 
 
 class Windows(NamedTuple):
@@ -40,7 +43,7 @@ class Windows(NamedTuple):
         is_first: whether a turn is the first of its session.
     """
 
-    turns: list[TurnPlace]
+    turns: list[Turn]
     is_joined: list[bool]
     is_first: list[bool]
 
@@ -113,24 +116,12 @@ def windows(connection: apsw.Connection, turn_offsets: Ids, n: int) -> Windows:
         earlier = json.loads(before)
         run = [*earlier[::-1], offset, *json.loads(after)]
         wanted.update(run)
-        follows.update(zip(run, run[1:], strict=False))
+        follows.update(pairwise(run))
         if len(earlier) < n:
             firsts.add(run[0])
-    found = _places(connection, np.array(sorted(wanted), dtype=np.int64))
-    is_joined = [False] + [(a.turn_offset, b.turn_offset) in follows for a, b in zip(found, found[1:], strict=False)]
+    found = _turns(connection, np.array(sorted(wanted), dtype=np.int64))
+    is_joined = [False] + [(a.turn_offset, b.turn_offset) in follows for a, b in pairwise(found)]
     return Windows(found, is_joined[: len(found)], [turn.turn_offset in firsts for turn in found])
-
-
-def traces_of_turns(connection: apsw.Connection, turn_offsets: Ids) -> list[tuple[int, int, int, int, int]]:
-    """Fetch (turn offset, ordinal, trace id, start, stop) of all chunks of turns, in no particular order."""
-    if not turn_offsets.size:
-        return []
-    rows: Any = connection.execute(
-        "SELECT t.turn_offset, ordinal, trace_id, start, stop"
-        " FROM carray(?) wanted CROSS JOIN traces t ON t.turn_offset = wanted.value",
-        (carray(turn_offsets),),
-    )
-    return list(rows)
 
 
 def words_of(connection: apsw.Connection, trace_ids: Ids) -> dict[int, tuple[bytes, int]]:
@@ -168,17 +159,28 @@ def traces_of_sessions(
     return {session_id: np.array(json.loads(ids), dtype=np.int64) for session_id, ids in rows}
 
 
-def _places(connection: apsw.Connection, turn_offsets: Ids) -> list[TurnPlace]:
-    rows = connection.execute(
-        "SELECT turn_offset, session_id, timestamp_ms, turn_index, turn_id, role, speaker"
-        " FROM carray(?) wanted CROSS JOIN turns ON turn_offset = wanted.value",
+def _turns(connection: apsw.Connection, turn_offsets: Ids) -> list[Turn]:
+    found: list[Turn] = []
+    rows: Any = connection.execute(
+        "SELECT u.turn_offset, session_id, timestamp_ms, turn_index, turn_id, role, speaker,"
+        " ordinal, trace_id, start, stop"
+        " FROM carray(?) wanted CROSS JOIN turns u ON u.turn_offset = wanted.value"
+        " LEFT JOIN traces t ON t.turn_offset = u.turn_offset",
         (carray(turn_offsets),),
     )
-    found = list(map(TurnPlace._make, rows))
-    found.sort(key=lambda turn: (turn.session_id, turn.timestamp_ms, turn.turn_index, turn.turn_id))
+    for row in rows:
+        if not found or found[-1][0] != row[0]:
+            found.append(Turn(*row[:7], []))
+        if row[8] is not None:
+            found[-1][7].append(row[7:])
+    for turn in found:
+        if len(turn[7]) > 1:
+            turn[7].sort()
+    found.sort(key=_IN_ORDER)
     return found
 
 
+_IN_ORDER: Final = itemgetter(1, 2, 3, 4)
 _EARLIER, _LATER = (
     "(SELECT json_group_array(turn_offset) FROM (SELECT turn_offset FROM turns u"
     " WHERE u.session_id = hit.session_id"

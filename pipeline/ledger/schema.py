@@ -10,8 +10,8 @@
 | turns | turn in its latest revision; `turn_offset` is new for each revision | turn_offset |
 | traces | committed chunk, `content[start:stop]` of its turn, with its cognitive fields | trace_id |
 | vectors | trace's embedding: `dimension` little-endian float16, L2-normalised | trace_id |
-| token_vectors | trace's tokens: `token_dimension` int8 for each, unit length times 127; none without a model for it | trace_id |
-| passages | trace's words in order, as little-endian uint32 (`words.word_ids`), and its marks (`words.Mark`) | trace_id |
+| token_vectors | trace's tokens: `token_dimension` int8 each, of length 127; if the model has any | trace_id |
+| passages | trace's words in order, as little-endian uint32 (`words.word_ids`), and its `words.Mark`s | trace_id |
 | fulltext | turn's searchable words (contentless FTS5) | rowid = turn_offset |
 | vocabulary | word of the full text, with the number of its turns; only a view of it | term |
 | sessions | session, and whether its summary is due; `version` counts its changes | session_id |
