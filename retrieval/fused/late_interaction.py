@@ -1,0 +1,42 @@
+"""Compare a question with passages token by token (MaxSim): each token of one with the nearest of the other.
+
+Source: late interaction is ColBERT's. The token vectors are by-products of the forward pass that makes the sentence
+vector: no second model and no second pass.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from retrieval.fused.passages import Floats, Passages
+
+SCALE: Final = 127
+"""A stored token vector is a unit vector times this, rounded."""
+
+
+def nearest_tokens(token_vectors: Floats, passages: Passages) -> Floats:
+    """Give for each passage and each token of the question the cosine of the passage's nearest token.
+
+    Returns:
+        ``(n, t) float32``; 0 for a passage without tokens.
+    """
+    best = np.zeros((passages.n, len(token_vectors)), np.float32)
+    if not len(token_vectors) or not len(passages.tokens):
+        return best
+    cosines = passages.tokens.astype(np.float32) @ (token_vectors.T / np.float32(SCALE))
+    lengths = np.diff(passages.token_ends, prepend=0)
+    filled = np.flatnonzero(lengths)
+    best[filled] = np.maximum.reduceat(cosines, (passages.token_ends - lengths)[filled], axis=0)
+    return best
+
+
+def weighted_mean(best: Floats, weights: npt.NDArray[np.floating]) -> Floats:
+    """Average over the question's tokens, each with its weight; evenly when none has any: ``(n,) float32``."""
+    if not best.shape[1]:
+        return np.zeros(len(best), np.float32)
+    total = float(weights.sum())
+    shares = weights / total if total > 0 else np.full(best.shape[1], 1 / best.shape[1])
+    return np.asarray(best @ shares.astype(np.float32), np.float32)
