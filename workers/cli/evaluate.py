@@ -20,6 +20,8 @@ from workers.evaluate import FORMATS, Evaluation
 from workers.evaluate.html import page
 from workers.evaluate.run import CUTS
 
+_SESSION_HEADS = ("any@1", "any@5", "share@5", "all@5", "NDCG@10 turns", "sessions")
+
 
 def evaluate(
     data: Annotated[Path, typer.Argument(help="A file of sessions and questions about them.", show_default=False)],
@@ -90,16 +92,21 @@ class _Bars:
 
 
 def _print(found: Evaluation) -> None:
-    table = Table(title=f"{found.dataset}, profile {found.profile}: evidence found, in percent", box=SIMPLE_HEAD)
-    for head in ("category", "n", *(f"R@{k}" for k in CUTS), "all@10", "hit@10", "S@5", "S all@5", "NDCG@10", "MRR"):
-        table.add_column(head, justify="left" if head == "category" else "right")
+    heading = f"{found.dataset}, profile {found.profile}: "
+    turns, sessions = Table(title=f"{heading}turns, in percent"), Table(title=f"{heading}sessions, in percent")
+    heads = [f"R@{k}" for k in CUTS]
+    for table, columns in ((turns, [*heads, "all@10", "hit@10", "MRR"]), (sessions, _SESSION_HEADS)):
+        table.box, table.title_justify, table.padding = SIMPLE_HEAD, "left", (0, 1, 0, 0)
+        table.add_column("category", no_wrap=True)
+        for head in ("n", *columns):
+            table.add_column(head, justify="right", no_wrap=True)
     for name, figures in found.figures.items():
-        shares = [*(figures.share[k] for k in CUTS), figures.all[10], figures.any[10]]
-        shares += [figures.session_any[5], figures.session_all[5]]
-        table.add_row(
-            name, str(figures.n), *(f"{100 * v:.1f}" for v in shares), f"{figures.ndcg:.3f}", f"{figures.mrr:.3f}"
-        )
-    common.out.print(table)
+        shares = [*figures.share.values(), figures.all[10], figures.any[10], figures.mrr]
+        turns.add_row(name, str(figures.n), *map(_percent, shares))
+        sides = [figures.session_any[1], figures.session_any[5], figures.session_share[5], figures.session_all[5]]
+        sessions.add_row(name, str(figures.n), *map(_percent, [*sides, figures.ndcg, figures.session_ndcg]))
+    common.out.print(turns)
+    common.out.print(sessions)
     taken = found.latency_ms
     common.out.print(f"one retrieve: p50 {taken['p50']:.1f} ms, p95 {taken['p95']:.1f} ms")
     if found.n_turns:
@@ -110,3 +117,7 @@ def _print(found: Evaluation) -> None:
             f"asked where nobody answered: {100 * other.foreign_below:.0f} % of {other.n} score below"
             f" {other.threshold:.2f}; in their own scope {100 * other.own_below:.0f} %"
         )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"

@@ -63,7 +63,7 @@ def evaluate(
         ingested = ingest(
             dataset.events(),
             data_dir,
-            on_state=lambda state, total: on_progress("turns searchable", state.counts.searchable, total),
+            on_state=lambda done, total: on_progress("turns searchable", done, total),
         )
         return _asked(dataset, load_settings(), profile, options or {}, ingested, on_progress)
 

@@ -32,20 +32,15 @@ svg text{fill:var(--soft);font-size:11px}svg .axis{stroke:var(--line)}
 """
 
 
-def page(found: Evaluation, latencies_ms: Sequence[float] = ()) -> str:
-    """Write the page.
-
-    Args:
-        found: what was measured.
-        latencies_ms: of the single retrieves, for their distribution; without them it is left out.
-    """
+def page(found: Evaluation) -> str:
+    """Write the page."""
     overall = found.figures.get(OVERALL) or next(iter(found.figures.values()))
     charts = [
         _card("Evidence found, by how many hits are looked at", _recall(found)),
         _card("Evidence found among ten, by category", _categories(found)),
         _card("Sessions found, by how many are looked at", _sessions(overall)),
         _card("Is the score a probability?", _calibration(found.calibration)) if found.calibration else "",
-        _card("How long one retrieve takes", _latency(latencies_ms)) if latencies_ms else "",
+        _card("How long one retrieve takes", _latency(found.milliseconds)) if found.milliseconds else "",
     ]
     title = f"{escape(found.dataset)} · profile {escape(found.profile)}"
     return (

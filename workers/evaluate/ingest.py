@@ -15,7 +15,7 @@ from pipeline.records import Event, Scope, Turn
 from pipeline.settings import PREFIX, Settings
 from pipeline.stream import TurnStream, connect, server_url
 from workers.demo import running
-from workers.progress import Progress, State
+from workers.progress import Progress
 
 _POLL_S: Final = 0.1
 _WARM_UP: Final = Turn(
@@ -58,13 +58,13 @@ def own_environment(data_dir: Path, settings: Settings) -> Iterator[None]:
         os.environ.update(former)
 
 
-def ingest(events: Iterable[Event], data_dir: Path, *, on_state: Callable[[State, int], None]) -> Ingested:
+def ingest(events: Iterable[Event], data_dir: Path, *, on_state: Callable[[int, int], None]) -> Ingested:
     """Publish events to a pipeline of their own, and wait until all is searchable and summarised.
 
     Args:
         events: what was said.
         data_dir: an empty folder; what is made in it stays.
-        on_state: told how far it is, and how many turns there are.
+        on_state: told how many turns are searchable, and how many there are.
 
     Raises:
         TurnstreamError: the pipeline ended.
@@ -87,9 +87,9 @@ def ingest(events: Iterable[Event], data_dir: Path, *, on_state: Callable[[State
             seconds = 0.0
             while (state := progress.state()).is_waiting:
                 pipeline.require_running()
-                if not seconds and state.n_unread == 0 and state.counts.pending == 0:
+                if not seconds and state.counts.turns - state.counts.pending > counter.n_turns:
                     seconds = time.perf_counter() - started
-                on_state(state, counter.n_turns)
+                on_state(state.counts.searchable - 1, counter.n_turns)
                 time.sleep(_POLL_S)
     return Ingested(counter.n_turns, seconds or time.perf_counter() - started)
 

@@ -35,8 +35,8 @@ def questions(path: Path) -> Iterator[AskedQuestion]:
         if isinstance(event, Turn):
             session_of[event.scope, event.turn_id] = event.session_id
     for value in source.values(path, "conversation"):
-        if isinstance(value.value, dict):
-            scope = Scope("user", str(value.value.get("sample_id", "")))
+        if isinstance(value.value, dict) and value.value.get("sample_id"):
+            scope = Scope("user", str(value.value["sample_id"]))
             for number, fields in enumerate(value.value.get("qa") or ()):
                 question = _question(scope, number, fields, session_of)
                 if question is not None:

@@ -86,6 +86,7 @@ class Evaluation:
         latency_ms: p50 and p95 of one retrieve, and their mean.
         figures: the measures.
         calibration: of the scores, for profiles whose score is a probability.
+        milliseconds: of each retrieve.
         elsewhere: what the questions score in a scope that does not know the answer.
     """
 
@@ -97,11 +98,13 @@ class Evaluation:
     latency_ms: dict[str, float]
     figures: dict[str, Figures]
     calibration: list[Bin]
+    milliseconds: list[float]
     elsewhere: Elsewhere | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as plain values."""
+        """Give it as plain values, without the single times."""
         values = asdict(self)
+        del values["milliseconds"]
         values["calibration"] = [part._asdict() for part in self.calibration]
         values["calibration_error"] = metrics.calibration_error(self.calibration)
         return values
@@ -151,6 +154,7 @@ def evaluation(
         },
         figures={name: _figures(dataset, some) for name, some in groups.items() if some},
         calibration=metrics.calibration(scored),
+        milliseconds=taken,
         elsewhere=elsewhere,
     )
 
