@@ -61,7 +61,7 @@ def test_percentiles_are_interpolated() -> None:
 
 
 def test_a_calibrated_score_has_no_error() -> None:
-    """Of four hits scored 0.25 one is evidence; of two scored 0.9 none is, which is 0.9 too much for a third of all."""
+    """Of four hits scored 0.25 one is evidence; of two scored 0.9 none is: 0.9 too much for a third."""
     scored = [(0.25, True)] + [(0.25, False)] * 3 + [(0.9, False)] * 2
     bins = metrics.calibration(scored)
     assert [(part.n, round(part.score, 3), part.share) for part in bins] == [(4, 0.25, 0.25), (2, 0.9, 0)]
