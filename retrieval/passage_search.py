@@ -22,6 +22,8 @@ from retrieval.reader import View
 
 N_NEAREST: Final = 50
 N_MATCHING: Final = 50
+"""Measured on LoCoMo's first five conversations: 50 of each find 84.2 % of the evidence in ten and 86.6 % in fifteen;
+30 find 84.0 and 86.2 %, and take a quarter less time."""
 _CANDIDATE_REACH: Final = 1
 """How far from what was found another passage is a candidate too."""
 _CHUNKS_OF_TURN: Final = 3
@@ -96,7 +98,7 @@ def find(
     n_turns, n_words = passage_reads.fulltext_totals(connection)
     frequencies = passage_reads.document_frequencies(connection, asked.asking.counted_words)
     matching = passage_reads.matching_turns(
-        connection, asked.sought, N_MATCHING, after_ms=after_ms, before_ms=before_ms
+        connection, asked.sought(frequencies, n_turns), N_MATCHING, after_ms=after_ms, before_ms=before_ms
     )
     words_ms = 1000 * (time.perf_counter() - searched)
     question = asked.asking.question(
@@ -136,7 +138,7 @@ class _Loading:
 
     def load(self, after_ms: int | None, before_ms: int | None) -> tuple[Passages, list[Place]]:
         """Give the candidates between two times with their neighbours."""
-        windows = passage_reads.windows(self._connection, self._turns, REACH + _CANDIDATE_REACH)
+        windows = passage_reads.windows(self._connection, self._turns, REACH)
         places, session, place = self._in_order(windows)
         is_found = self._found(places)
         time_ms = np.fromiter((p.turn.timestamp_ms for p in places), np.int64, len(places))

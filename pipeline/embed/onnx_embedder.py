@@ -79,7 +79,7 @@ class OnnxEmbedder:
         vector = normalise(reject_non_numbers(self._pool(states, mask), self.model_key))[0]
         own = np.flatnonzero(_own_tokens(encoding))
         spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)[own]
-        return EmbeddedQuestion(vector, self._projection.unit(states[0, own]), spans)
+        return EmbeddedQuestion(vector, self._projection.unit_on_one_core(states[0, own]), spans)
 
     def _embed(self, texts: Sequence[str], tokens: list[TokenVectors] | None) -> Floats:
         encodings = self._truncating.encode_batch_fast(list(texts))

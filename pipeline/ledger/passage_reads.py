@@ -170,7 +170,7 @@ def _turns(connection: apsw.Connection, turn_offsets: Ids) -> list[Turn]:
     )
     for row in rows:
         if not found or found[-1][0] != row[0]:
-            found.append(Turn(*row[:7], []))
+            found.append(Turn._make((*row[:7], [])))
         if row[8] is not None:
             found[-1][7].append(row[7:])
     for turn in found:

@@ -17,6 +17,9 @@ SCALE: Final = 127
 """A stored token vector is a unit vector times this, rounded."""
 
 
+_BLOCK_ROWS: Final = 256
+
+
 def nearest_tokens(token_vectors: Floats, passages: Passages) -> Floats:
     """Give for each passage and each token of the question the cosine of the passage's nearest token.
 
@@ -26,11 +29,25 @@ def nearest_tokens(token_vectors: Floats, passages: Passages) -> Floats:
     best = np.zeros((passages.n, len(token_vectors)), np.float32)
     if not len(token_vectors) or not len(passages.tokens):
         return best
-    cosines = passages.tokens.astype(np.float32) @ (token_vectors.T / np.float32(SCALE))
+    cosines = _cosines(passages.tokens, token_vectors)
     lengths = np.diff(passages.token_ends, prepend=0)
     filled = np.flatnonzero(lengths)
     best[filled] = np.maximum.reduceat(cosines, (passages.token_ends - lengths)[filled], axis=0)
     return best
+
+
+def _cosines(tokens: npt.NDArray[np.int8], token_vectors: Floats) -> Floats:
+    """Compare each token with each of the question's: ``(m, t) float32``.
+
+    Why in blocks: a product this small is quick on one core; a larger one is split over all cores, and then waits for
+    the busiest of them. Measured on two busy cores: 1.5 ms instead of 8.
+    """
+    across = np.ascontiguousarray(token_vectors.T / np.float32(SCALE))
+    cosines = np.empty((len(tokens), across.shape[1]), np.float32)
+    for start in range(0, len(tokens), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        np.matmul(tokens[block].astype(np.float32), across, out=cosines[block])
+    return cosines
 
 
 def weighted_mean(best: Floats, weights: npt.NDArray[np.floating]) -> Floats:

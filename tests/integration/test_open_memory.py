@@ -99,7 +99,8 @@ def listing(folder: Path) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("query", "session"), QUERIES.items())
 def test_a_question_finds_its_session_with_context(memory: Memory, query: str, session: str) -> None:
     """From the settings to the neighbours of a hit, with the real model."""
-    result = memory.retrieve(query, "user/u42", top_sessions=1)
+    assert memory.retrieve(query, "user/u42").hits[0].session_id == session
+    result = memory.retrieve(query, "user/u42", profile="session", top_sessions=1)
     assert {hit.session_id for hit in result.hits} == {session}
     assert [match.session_id for match in result.diagnostics.sessions] == [session]
     by_turn = {hit.turn_id: hit for hit in result.hits}

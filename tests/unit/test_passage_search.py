@@ -86,9 +86,10 @@ def test_what_stands_beside_a_find_is_a_candidate_and_its_neighbours_are_at_hand
     place = candidates(found).index("s1-120")
     assert candidates(found)[place - 1 : place + 2] == ["s1-119", "s1-120", "s1-121"]
     at_hand = [place.turn.turn_id for place in found.places]
-    assert {"s1-117", "s1-123"} <= set(at_hand)
+    assert {"s1-118", "s1-122"} <= set(at_hand)
     has = found.passages.has
-    assert has[-2][at_hand.index("s1-119")]
+    assert has[-2][at_hand.index("s1-120")]
+    assert has[2][at_hand.index("s1-120")]
     assert found.passages.n < 240, "what is far from everything found is not read"
 
 
