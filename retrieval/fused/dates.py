@@ -4,8 +4,8 @@ Understood: a day ("16 March 2022", "March 16th", "2022-03-16"), a month ("in Ma
 part of a year ("summer 2022", "early 2023"), a year, and from the time of asking: yesterday, last week, last May,
 three months ago. English, and Chinese dates in digits.
 
-Why not a date library: those that find dates inside a sentence take 5 to 100 ms for a question, give one moment
-instead of a span, and read "may" and "second" as dates.
+Why not a date library: dateparser's search gives one moment instead of a span ("in May 2022" is the 30th of May, as
+today is a 30th; "summer 2022" a day in November), and takes 1 ms of a question, at times 5, where this takes 0.03.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ _PATTERNS: Final = tuple(
         rf"\b(?:last|past)\s+{_MONTH}\b".replace("month>", "last>"),
         rf"\b(?:in|during|of|early|late|mid|since|by|before|after|until|this|next|from)[\s-]+{_MONTH}\b",
         rf"\b{_MONTH}['’]s",
-        r"\b(?P<near>yesterday|today|last\s+(?:week|month|year)|this\s+(?:week|month|year))\b",
+        r"\b(?P<near>yesterday|today|(?:last|this|next)\s+(?:week|month|year))\b",
         r"\b(?P<count>\d\d?|" + "|".join(_NUMBERS) + r")(?:\s+of)?\s+(?P<unit>day|week|month|year)s?\s+ago\b",
         rf"\b{_YEAR}\b|{_YEAR}年".replace("|(?P<year>", "|(?P<year2>"),
     )
 )
 """The closest first: what one has read, no later one reads again."""
-_MAY_NAME_ONE: Final = re.compile(rf"\d|\b{_MONTH}\b|\bago\b|day\b|(?:last|past|this)\s", re.IGNORECASE)
+_MAY_NAME_ONE: Final = re.compile(rf"\d|\b{_MONTH}\b|\bago\b|day\b|(?:last|past|this|next)\s", re.IGNORECASE)
 """What every date has some of. Why: most questions name none, and are then done with in a fifth of the time."""
 
 _DAY_SCORES: Final = ((-1, 2, 1.0), (-1, 10, 0.6), (-1, 31, 0.2))
@@ -172,7 +172,7 @@ def _near(words: str, today: date) -> Span:
         day = today - timedelta(days=words == "yesterday")
         return Span(Grain.DAY, day, day)
     which, unit = words.split()
-    back = 1 if which == "last" else 0
+    back = {"last": 1, "this": 0, "next": -1}[which]
     if unit == "week":
         monday = today - timedelta(days=today.weekday() + 7 * back)
         return Span(Grain.MONTH, monday, monday + timedelta(days=6))

@@ -60,6 +60,7 @@ def test_dates_are_found(text: str, expected: list[Span]) -> None:
         ("3 days ago", day("2023-06-11")),
         ("last week", month("2023-06-05", "2023-06-11")),
         ("two weeks ago", month("2023-05-27", "2023-06-04")),
+        ("next month", month("2023-07-01", "2023-07-31")),
         ("last month", month("2023-05-01", "2023-05-31")),
         ("a couple of months ago", month("2023-04-01", "2023-04-30")),
         ("last May", month("2023-05-01", "2023-05-31")),
