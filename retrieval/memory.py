@@ -11,13 +11,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict
 
 from pipeline.errors import ConfigError
 from pipeline.records import NEUTRAL, Mood, Scope
 from pipeline.settings import RetrievalSettings, Settings, load_settings
 from pipeline.shards import Shards
 from retrieval.cognitive_score import Weights
+from retrieval.fused_retriever import FusedRetriever
 from retrieval.hits import Retrieval, to_hit
 from retrieval.memory_store import MemoryStore, Moment
 from retrieval.query_vector import QueryEmbedder
@@ -26,7 +27,18 @@ from retrieval.rerank import Reranker
 from retrieval.session_retriever import SessionRetrieval, SessionRetriever
 from retrieval.summary_store import SessionSummaryStore
 
-PROFILES: Final = ("session",)
+PROFILES: Final = ("fused", "session")
+
+
+class _Wanted(TypedDict):
+    """What both profiles take."""
+
+    top_sessions: int | None
+    chunks_per_session: int | None
+    recall_top_k: int
+    coverage: bool
+    after: Moment | None
+    before: Moment | None
 
 
 class Memory:
@@ -91,13 +103,15 @@ class Memory:
         query: str,
         scope: Scope | str,
         mood: Mood | tuple[float, float, float] = NEUTRAL,
-        profile: str = "session",
+        profile: str = "fused",
         *,
         top_sessions: int | None = None,
         chunks_per_session: int | None = None,
         recall_top_k: int | None = None,
+        coverage: bool = False,
         after: Moment | None = None,
         before: Moment | None = None,
+        asked_at: Moment | None = None,
     ) -> Retrieval:
         """Find what was said about a query in one scope.
 
@@ -107,13 +121,17 @@ class Memory:
         Args:
             query: what is asked.
             scope: the one scope that is read, or its ``KIND/ID``.
-            mood: (valence, arousal, dominance) of asking, each in [-1, 1].
-            profile: ``session``; ``fused`` comes later.
+            mood: (valence, arousal, dominance) of asking, each in [-1, 1]; profile ``session`` alone looks at it.
+            profile: ``fused`` ranks by words, meaning, speaker, date and what stands around; its score is the
+                probability that a hit answers the question. ``session`` selects sessions by their summaries first.
             top_sessions: sessions selected first; the settings' when None.
             chunks_per_session: traces kept of each; the settings' when None.
             recall_top_k: hits returned at most; the settings' when None.
+            coverage: give each of ``top_sessions`` sessions its best ``chunks_per_session`` chunks. Profile
+                ``session`` then asks the index for them, so that no selected session is left out.
             after: leave out turns said before this time (datetime, ISO 8601 or epoch seconds; without a zone, UTC).
             before: leave out turns said after this time.
+            asked_at: when it is asked, for dates such as "last May"; now when None.
 
         Raises:
             ValueError: a blank query, a negative count, a time or mood that is none; the message names the argument.
@@ -124,19 +142,21 @@ class Memory:
             TransientError: the ledger is locked; try again.
         """
         if profile not in PROFILES:
-            raise ConfigError(f"profile {profile!r} does not exist yet; use profile='session'")
+            raise ConfigError(f"profile {profile!r} does not exist; use one of {', '.join(PROFILES)}")
         where = Scope.parse(scope) if isinstance(scope, str) else scope
+        wanted: _Wanted = {
+            "top_sessions": top_sessions,
+            "chunks_per_session": chunks_per_session,
+            "recall_top_k": self._settings.recall_top_k if recall_top_k is None else recall_top_k,
+            "coverage": coverage,
+            "after": after,
+            "before": before,
+        }
         with self._readers.gate.passing():
-            found = self._session_retriever().retrieve(
-                query,
-                where,
-                _valid_mood(mood),
-                top_sessions=top_sessions,
-                chunks_per_session=chunks_per_session,
-                recall_top_k=self._settings.recall_top_k if recall_top_k is None else recall_top_k,
-                after=after,
-                before=before,
-            )
+            if profile == "session":
+                found = self._session_retriever().retrieve(query, where, _valid_mood(mood), **wanted)
+            else:
+                found = self._fused_retriever().retrieve(query, where, _valid_mood(mood), asked_at=asked_at, **wanted)
             return self._with_neighbours(found, where)
 
     def close(self) -> None:
@@ -154,6 +174,16 @@ class Memory:
             self._reranker,
             self._settings.top_sessions,
             self._settings.chunks_per_session,
+        )
+
+    def _fused_retriever(self) -> FusedRetriever:
+        return FusedRetriever(
+            self._readers,
+            self.embedder,
+            self._reranker,
+            self._settings.top_sessions,
+            self._settings.chunks_per_session,
+            clock=self._clock,
         )
 
     def _with_neighbours(self, found: SessionRetrieval, scope: Scope) -> Retrieval:

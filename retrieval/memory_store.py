@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import PoisonError
-from pipeline.ledger.reads import TraceRow
+from pipeline.ledger import reads
+from pipeline.ledger.reads import TraceRow, Vectors
 from pipeline.records import NEUTRAL, Mood, Scope, to_epoch_ms
 from retrieval.cognitive_score import ScoreParts, Weights, score
 from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words, to_vector
@@ -30,7 +31,8 @@ Moment = datetime | str | float
 class ScoredTrace:
     """A trace with its text, its turn's fields and its score.
 
-    ``score`` is the cognitive score unless a reranker blended it; ``relevance`` is the reranker's own.
+    ``score`` is the cognitive score (or, in profile ``fused``, the probability), unless a reranker blended it;
+    ``relevance`` is the reranker's own.
     """
 
     trace_id: int
@@ -44,7 +46,7 @@ class ScoredTrace:
     tags: tuple[str, ...]
     score: float
     cognitive_score: float
-    parts: ScoreParts
+    parts: ScoreParts | Mapping[str, float]
     relevance: float | None = None
 
     def blended(self, score: float, relevance: float) -> ScoredTrace:
@@ -150,6 +152,38 @@ class MemoryStore:
             scoring_ms=1000 * (time.perf_counter() - searched),
             snapshot_problem=nearest.snapshot_problem,
         )
+
+    def query_sessions(
+        self,
+        vector: Vectors,
+        scope: Scope,
+        session_ids: Sequence[str],
+        *,
+        top_k: int,
+        mood: Mood = NEUTRAL,
+        after: Moment | None = None,
+        before: Moment | None = None,
+    ) -> tuple[ScoredTrace, ...]:
+        """Score the ``top_k`` traces of each session that are nearest a vector ``(d,) float32, L2-normalised``.
+
+        Raises:
+            ValueError: a time that is none.
+            DimensionMismatchError: the vector has another dimension than the scope's.
+            ModelMismatchError: the scope was written with another model.
+            ShardError: the scope's ledger is damaged.
+            TransientError: the ledger is locked; try again.
+        """
+        after_ms, before_ms = time_range(after, before)
+        with self._readers.view(scope, self._embedder.model_key) as view:
+            if view is None:
+                return ()
+            ids, cosines = view.nearest_of_sessions(
+                vector, session_ids, top_k, after_ms=after_ms, before_ms=before_ms
+            )
+            similarity = dict(zip(ids.tolist(), cosines.tolist(), strict=True))
+            traces = reads.traces(view.connection, ids)
+            nearest = Nearest(traces, np.array([similarity[trace.trace_id] for trace in traces], dtype=np.float32))
+            return self._best(view, nearest, len(traces), mood, self._clock())
 
     def _best(self, view: View, nearest: Nearest, top_k: int, mood: Mood, now_ms: int) -> tuple[ScoredTrace, ...]:
         scores, terms = score(nearest.traces, nearest.similarities, now_ms=now_ms, mood=mood, weights=self._weights)

@@ -18,9 +18,9 @@ import apsw
 import numpy as np
 
 from pipeline.errors import DimensionMismatchError, ModelMismatchError
-from pipeline.ledger import reads
+from pipeline.ledger import passage_reads, reads
 from pipeline.ledger.connection import read_meta
-from pipeline.ledger.reads import SummaryRow, TurnRow, Vectors
+from pipeline.ledger.reads import Ids, SummaryRow, TurnRow, Vectors
 from pipeline.records import Scope
 from pipeline.shards import Shards
 from retrieval.call_for_rebuild import have_rebuilt
@@ -95,6 +95,36 @@ class View:
         return self._reader.trace_search.nearest(
             self.connection, self._generation, query, k, model_key=self._model_key, allowed=allowed
         )
+
+    def nearest_of_sessions(
+        self,
+        query: Vectors,
+        session_ids: Sequence[str],
+        k: int,
+        *,
+        after_ms: int | None = None,
+        before_ms: int | None = None,
+    ) -> tuple[Ids, Vectors]:
+        """Find the ``k`` traces of each session, said between two times, that are nearest a query.
+
+        Returns:
+            Their ids, ascending, and their cosines, of all sessions together.
+
+        Raises:
+            DimensionMismatchError: the query has another dimension than the shard.
+            ModelMismatchError: the shard's vectors are another model's.
+            ShardError: the ledger is damaged.
+        """
+        found: dict[int, float] = {}
+        if session_ids and self._has_vectors(query):
+            found_of = passage_reads.traces_of_sessions(self.connection, session_ids, after_ms, before_ms)
+            for of_session in found_of.values():
+                ids, vectors = reads.vectors_of(self.connection, np.sort(of_session), query.shape[0])
+                cosines = vectors @ query
+                best = np.lexsort((ids, -cosines))[:k]
+                found |= zip(ids[best].tolist(), cosines[best].tolist(), strict=True)
+        ordered = sorted(found)
+        return np.array(ordered, dtype=np.int64), np.array([found[i] for i in ordered], dtype=np.float32)
 
     def summary_vectors(self, query: Vectors) -> SummaryVectors:
         """Give the summaries' vectors, after checking that they can be compared with a query ``(d,) float32``.

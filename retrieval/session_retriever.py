@@ -31,18 +31,22 @@ OVER_FETCH: Final = 3
 class Diagnostics:
     """What a retrieve looked at, how long it took (milliseconds), and why it did what it did.
 
-    ``stages`` holds the trace ids after each stage: ``pool``, ``of_selected_sessions``, ``merged``, ``returned``.
+    ``stages`` holds trace ids after each stage: ``pool``, ``completed`` (with coverage), ``of_selected_sessions``,
+    ``merged``, ``returned``; of profile ``fused``: ``pool``, ``returned``. ``answer_is_likely`` is False when that
+    profile doubts that anything in the scope answers the question.
     ``reasons`` explains each escalation by its name, and under ``rerank`` and ``snapshot`` what could not be used.
     """
 
     candidates_scanned: int = 0
     embedding_ms: float = 0.0
     stage1_ms: float = 0.0
+    words_ms: float = 0.0
     vector_ms: float = 0.0
     scoring_ms: float = 0.0
     rerank_ms: float = 0.0
     total_ms: float = 0.0
     sessions: tuple[SessionMatch, ...] = ()
+    answer_is_likely: bool = True
     stages: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     escalations: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -97,6 +101,7 @@ class SessionRetriever:
         chunks_per_session: int | None = None,
         recall_top_k: int = 10,
         session_tag_prefix: str = SESSION_TAG_PREFIX,
+        coverage: bool = False,
         after: Moment | None = None,
         before: Moment | None = None,
     ) -> SessionRetrieval:
@@ -110,6 +115,7 @@ class SessionRetriever:
             chunks_per_session: traces kept of each.
             recall_top_k: traces returned at most.
             session_tag_prefix: begins the tag that names a trace's session.
+            coverage: ask for each selected session's nearest chunks beside the pool, so that none is empty-handed.
             after: leave out turns said before this time.
             before: leave out turns said after this time.
 
@@ -130,6 +136,8 @@ class SessionRetriever:
         if not retrieve.select_sessions(n_sessions):
             return retrieve.without_sessions(recall_top_k)
         pool = retrieve.pool(n_sessions * n_chunks * OVER_FETCH)
+        if coverage:
+            pool = retrieve.completed(pool, n_chunks)
         groups = retrieve.grouped(pool, session_tag_prefix)
         if not groups:
             return retrieve.without_filter(pool, recall_top_k)
@@ -186,6 +194,18 @@ class _Retrieve:
             self._reasons["snapshot"] = self._found.snapshot_problem
         self._note("pool", self._found.scored)
         return self._found.scored
+
+    def completed(self, pool: Sequence[ScoredTrace], n: int) -> Sequence[ScoredTrace]:
+        """Add the ``n`` nearest traces of each selected session to the pool; best first."""
+        assert self._vector is not None
+        selected = [match.session_id for match in self._sessions]
+        of_sessions = self._memory_store.query_sessions(
+            self._vector, self._scope, selected, top_k=n, mood=self._mood, after=self._after, before=self._before
+        )
+        known = {trace.trace_id for trace in pool}
+        complete = best_first([*pool, *(trace for trace in of_sessions if trace.trace_id not in known)])
+        self._note("completed", complete)
+        return complete
 
     def grouped(self, pool: Sequence[ScoredTrace], prefix: str) -> dict[str, list[ScoredTrace]]:
         """Keep the traces of selected sessions, by session, both in the pool's order."""

@@ -89,6 +89,10 @@ DAMAGES: dict[str, tuple[str, str, Damage]] = {
         "trace 999",
         sql("INSERT INTO vectors SELECT 999, vector FROM vectors LIMIT 1"),
     ),
+    "the words of a chunk are gone": ("turns", "whose words", sql(f"DELETE FROM passages {FIRST}")),
+    "the words of a chunk are cut": ("turns", "whose words", sql(f"UPDATE passages SET words = x'000000' {FIRST}")),
+    "words of no chunk": ("words", "trace 999", sql("INSERT INTO passages VALUES (999, x'', 0)")),
+    "tokens of no chunk": ("token vectors", "trace 999", sql("INSERT INTO token_vectors VALUES (999, x'')")),
     "another vector than indexed": (
         "snapshot",
         "other vectors",

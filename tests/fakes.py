@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.embed import EmbeddedQuestion
 from pipeline.summarise import Completion
 
 
@@ -30,6 +32,33 @@ class FakeEmbedder:
                 digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
                 vectors[row, int.from_bytes(digest) % self.dimension] += 1
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+
+
+class FakeTokenEmbedder(FakeEmbedder):
+    """Gives each word of a text a vector of its own, too, the same wherever it stands."""
+
+    token_dimension = 16
+
+    def __init__(self) -> None:
+        super().__init__(model_key="fake@1/words/64+t16")
+
+    def embed_with_tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.float32], list[npt.NDArray[np.int8]]]:
+        """Embed texts, and their words as ``(t, p) int8``."""
+        words = [text.lower().split() for text in texts]
+        return self.embed(texts), [np.rint(127 * self._words(of_text)).astype(np.int8) for of_text in words]
+
+    def embed_question(self, text: str) -> EmbeddedQuestion:
+        """Embed one text, its words, and where they stand."""
+        found = list(re.finditer(r"\S+", text))
+        spans = np.array([match.span() for match in found], np.int64).reshape(-1, 2)
+        return EmbeddedQuestion(self.embed([text])[0], self._words([match[0].lower() for match in found]), spans)
+
+    def _words(self, words: Sequence[str]) -> npt.NDArray[np.float32]:
+        digests = [
+            hashlib.blake2b(word.strip(".,?!").encode(), digest_size=self.token_dimension).digest() for word in words
+        ]
+        vectors = np.frombuffer(b"".join(digests), np.int8).reshape(-1, self.token_dimension).astype(np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-9)
 
 
 class CountingInvoker:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline import cognition
+from pipeline.embed import TokenEmbedder
 from pipeline.index import build
 from pipeline.ledger import Ledger, events, reads, sessions, work
 from pipeline.ledger.connection import create
@@ -40,8 +41,16 @@ def remember(shards: Shards, scope: Scope, published: Sequence[Event], embedder:
             )
             if not claimed:
                 return
-            vectors = embedder.embed([turn.content for turn in claimed])
-            done = [work.TurnWork(t, t.content, [_trace(t, v)]) for t, v in zip(claimed, vectors, strict=True)]
+            texts = [turn.content for turn in claimed]
+            tokens: Sequence[np.ndarray | None] = [None] * len(texts)
+            if isinstance(embedder, TokenEmbedder):
+                vectors, tokens = embedder.embed_with_tokens(texts)
+            else:
+                vectors = embedder.embed(texts)
+            done = [
+                work.TurnWork(turn, turn.content, [_trace(turn, *made)])
+                for turn, *made in zip(claimed, vectors, tokens, strict=True)
+            ]
             work.commit(ledger, WORKER, done, model_key=embedder.model_key, dimension=embedder.dimension)
 
 
@@ -78,7 +87,7 @@ def turn(
     return Turn(scope=scope, session_id=session, content=content, timestamp=at, event_id=event_id, **values)  # type: ignore[arg-type]
 
 
-def _trace(claimed: work.ClaimedTurn, vector: np.ndarray) -> work.NewTrace:
+def _trace(claimed: work.ClaimedTurn, vector: np.ndarray, tokens: np.ndarray | None) -> work.NewTrace:
     encoding = cognition.encode(claimed.mood)
     return work.NewTrace(
         Chunk(0, len(claimed.content), claimed.content, 1),
@@ -87,4 +96,5 @@ def _trace(claimed: work.ClaimedTurn, vector: np.ndarray) -> work.NewTrace:
         encoding.stability_ms,
         encoding.valence,
         encoding.confidence,
+        tokens,
     )

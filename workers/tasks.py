@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from kombu.exceptions import OperationalError
 from pipeline import cognition
 from pipeline.chunk import Chunker
 from pipeline.crash_points import CrashPoint, passing
-from pipeline.embed import Embedder, unit_vectors
+from pipeline.embed import Embedder, unit_vectors_with_tokens
 from pipeline.errors import ConfigError, ShardError, TransientError
 from pipeline.ledger import Ledger, LedgerPool, upkeep, work
 from pipeline.ledger.fulltext import index_form
@@ -45,6 +45,7 @@ _SNAPSHOT_S, _SNAPSHOT_S_PER_TRACE = 60.0, 0.003
 """The longest that building a snapshot, or a purge, should take: training 100 000 vectors takes a minute."""
 _SHORT_PURGE_S, _LONGEST_REST_S = 1.0, 60.0
 _log = structlog.get_logger()
+_Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +176,12 @@ class Flow:
         """Chunk, embed and commit; gives the ledgers that refused the commit."""
         turns = [turn for batch in claimed.values() for turn in batch]
         chunks = self.chunker.chunk_many([turn.content for turn in turns])
-        vectors = iter(unit_vectors(self.embedder, [chunk.text for of_turn in chunks for chunk in of_turn]))
+        vectors, tokens = unit_vectors_with_tokens(
+            self.embedder, [chunk.text for of_turn in chunks for chunk in of_turn]
+        )
+        embedded = zip(vectors, repeat(None) if tokens is None else tokens, strict=False)
         passing(CrashPoint.AFTER_EMBED)
-        done = iter([_work_on(turn, of_turn, vectors) for turn, of_turn in zip(turns, chunks, strict=True)])
+        done = iter([_work_on(turn, of_turn, embedded) for turn, of_turn in zip(turns, chunks, strict=True)])
         n_searchable, refused = 0, list(claimed)
         for ledger, batch in claimed.items():
             work_done = list(islice(done, len(batch)))
@@ -278,13 +282,13 @@ def _logged(name: str, step: Callable[[list[str]], None]) -> Callable[[list[str]
     return run
 
 
-def _work_on(turn: work.ClaimedTurn, chunks: list[Chunk], vectors: Iterator[np.ndarray[Any, Any]]) -> work.TurnWork:
-    encoding = cognition.encode(turn.mood)
+def _work_on(
+    turn: work.ClaimedTurn, chunks: list[Chunk], embedded: Iterator[tuple[_Array, _Array | None]]
+) -> work.TurnWork:
+    felt = cognition.encode(turn.mood)
     traces = [
-        work.NewTrace(
-            chunk, next(vectors), encoding.strength, encoding.stability_ms, encoding.valence, encoding.confidence
-        )
-        for chunk in chunks
+        work.NewTrace(chunk, vector, felt.strength, felt.stability_ms, felt.valence, felt.confidence, tokens)
+        for chunk, (vector, tokens) in zip(chunks, islice(embedded, len(chunks)), strict=True)
     ]
     return work.TurnWork(turn, index_form(turn.content), traces)
 

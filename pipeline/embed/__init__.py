@@ -10,12 +10,26 @@
 A model is exported once, by a child process, into `<models_dir>/<id>-<revision>/`; nothing is ever downloaded. After
 a crash there is a whole folder or one that is made again: its manifest, with a digest of every file, comes last.
 
+The same pass gives a vector for every token, projected to a sixth of its length (`projection`): by them two texts are
+compared token by token. The hashing backend has none.
+
 Why a model key: vectors of two models, or of two revisions of one, cannot be compared, and look as if they could.
 """
 
-from pipeline.embed.checked import unit_vectors
+from pipeline.embed.checked import unit_vectors, unit_vectors_with_tokens
 from pipeline.embed.loading import load_embedder
 from pipeline.embed.prepared import PreparedModel, find_prepared, prepare_model
-from pipeline.embed.protocol import Embedder, Floats
+from pipeline.embed.protocol import EmbeddedQuestion, Embedder, Floats, TokenEmbedder
 
-__all__ = ["Embedder", "Floats", "PreparedModel", "find_prepared", "load_embedder", "prepare_model", "unit_vectors"]
+__all__ = [
+    "EmbeddedQuestion",
+    "Embedder",
+    "Floats",
+    "PreparedModel",
+    "TokenEmbedder",
+    "find_prepared",
+    "load_embedder",
+    "prepare_model",
+    "unit_vectors",
+    "unit_vectors_with_tokens",
+]

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from pipeline.embed.protocol import Embedder, Floats
+from pipeline.embed.protocol import Embedder, Floats, TokenEmbedder
 from pipeline.errors import TransientError
 
 _TOLERANCE: Final = 1e-3
@@ -25,7 +26,29 @@ def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> Floats:
     Raises:
         TransientError: the model answered anything else; which text is to blame it does not say.
     """
-    answer: Any = embedder.embed(texts)
+    return _checked(embedder, texts, embedder.embed(texts))
+
+
+def unit_vectors_with_tokens(
+    embedder: Embedder, texts: Sequence[str]
+) -> tuple[Floats, list[npt.NDArray[np.int8]] | None]:
+    """Embed with token vectors, each text's ``(t, p) int8``; None for them when the model has none.
+
+    Raises:
+        TransientError: as for `unit_vectors`.
+    """
+    if not isinstance(embedder, TokenEmbedder):
+        return unit_vectors(embedder, texts), None
+    vectors, tokens = embedder.embed_with_tokens(texts)
+    vectors = _checked(embedder, texts, vectors)
+    if len(tokens) != len(texts) or any(
+        of_text.dtype != np.int8 or of_text.shape[1:] != (embedder.token_dimension,) for of_text in tokens
+    ):
+        raise TransientError(f"{embedder.model_key} answered {len(texts)} texts with token vectors of another kind")
+    return vectors, tokens
+
+
+def _checked(embedder: Embedder, texts: Sequence[str], answer: Any) -> Floats:
     if fault := _fault(answer, (len(texts), embedder.dimension)):
         raise TransientError(f"{embedder.model_key} answered {len(texts)} texts with {fault}; nothing of it is kept")
     return np.asarray(answer, np.float32)

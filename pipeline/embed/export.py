@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.embed import projection
 from pipeline.embed.pooling import POOLINGS
-from pipeline.embed.prepared import EXIT_UNSUPPORTED, TOKENIZER, PreparedModel, digest_of
+from pipeline.embed.prepared import EXIT_UNSUPPORTED, PROJECTION, TOKENIZER, PreparedModel, digest_of
 from pipeline.errors import ConfigError
 
 _FP32_FILE: Final = "model.onnx"
@@ -45,6 +46,8 @@ def main(model_id: str, revision: str, source: Path, target: Path) -> None:
     instructions = "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "avx2"
     export_dynamic_quantized_onnx_model(model, instructions, str(saved))
     files = _keep(model, saved, target)
+    files[PROJECTION] = "projection.npz"
+    projection.of_states(_states(model)).write(target / files[PROJECTION])
     PreparedModel(
         id=model_id,
         revision=revision,
@@ -77,6 +80,14 @@ def _pooling(model: Any) -> str:
     if model[1].pooling_mode not in POOLINGS:
         raise ConfigError(f"its pooling is {model[1].pooling_mode!r}; supported: {', '.join(POOLINGS)}")
     return str(model[1].pooling_mode)
+
+
+def _states(model: Any) -> Any:
+    """Give the states of the tokens that the projection is made of: (n, d) float32."""
+    import numpy as np  # noqa: PLC0415 - like the model, for this process alone
+
+    of_texts = model.encode(projection.texts(), output_value="token_embeddings", show_progress_bar=False)
+    return np.concatenate([np.asarray(states, np.float32)[1:-1] for states in of_texts])  # [CLS] and [SEP]
 
 
 def _keep(model: Any, saved: Path, target: Path) -> dict[str, str]:

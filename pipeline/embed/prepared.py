@@ -24,7 +24,8 @@ from pipeline.errors import ConfigError, TransientError
 
 MANIFEST: Final = "manifest.json"
 TOKENIZER: Final = "tokenizer"
-FORMAT: Final = 1
+PROJECTION: Final = "projection"
+FORMAT: Final = 2
 EXIT_UNSUPPORTED: Final = 2
 """Exit code of the exporting child for a model that will never work; its last line on stderr says why."""
 
@@ -38,7 +39,7 @@ log = structlog.get_logger()
 class PreparedModel:
     """What the exporting child found out about a model, and the digests of what it wrote.
 
-    ``files`` maps a backend, or ``tokenizer``, to a file name in the folder and its SHA-256.
+    ``files`` maps a backend, ``tokenizer`` or ``projection`` to a file name in the folder and its SHA-256.
     """
 
     id: str
@@ -88,7 +89,9 @@ def prepare_model(*, model: str, models_dir: Path, backend: str = "onnx-int8") -
     """
     source = find_source(model)
     return install(
-        _folder_of(source, models_dir), lambda target: _export_in_child(source, target), roles=(backend, TOKENIZER)
+        _folder_of(source, models_dir),
+        lambda target: _export_in_child(source, target),
+        roles=(backend, TOKENIZER, PROJECTION),
     )
 
 
@@ -103,7 +106,7 @@ def find_prepared(*, model: str, models_dir: Path, backend: str = "onnx-int8") -
     Raises:
         ConfigError: the model cannot be used.
     """
-    return PreparedModel.read(_folder_of(find_source(model), models_dir), backend, TOKENIZER)
+    return PreparedModel.read(_folder_of(find_source(model), models_dir), backend, TOKENIZER, PROJECTION)
 
 
 def _folder_of(source: ModelSource, models_dir: Path) -> Path:

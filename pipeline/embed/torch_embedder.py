@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from pipeline.embed import projection
 from pipeline.embed.onnx_embedder import MAX_BATCH_ROWS
-from pipeline.embed.protocol import Floats, load_tokenizer, reject_non_numbers
+from pipeline.embed.pooling import normalise
+from pipeline.embed.projection import Projection, TokenVectors
+from pipeline.embed.protocol import EmbeddedQuestion, Floats, load_tokenizer, reject_non_numbers
 from pipeline.embed.source import ModelSource
 
 
@@ -26,7 +31,8 @@ class TorchEmbedder:
         torch.set_num_threads(n_threads)
         self._model = SentenceTransformer(str(source.folder), device="cpu", local_files_only=True)
         self.dimension = int(self._model.get_embedding_dimension() or 0)
-        self.model_key = f"{source.id}@{source.revision}/torch/{self.dimension}"
+        self.token_dimension = min(projection.N_COMPONENTS, self.dimension)
+        self.model_key = f"{source.id}@{source.revision}/torch/{self.dimension}+t{self.token_dimension}"
         self.tokenizer = load_tokenizer(source.folder / "tokenizer.json")
         self.max_tokens = int(self._model.max_seq_length or 0) - self.tokenizer.num_special_tokens_to_add(False)
 
@@ -38,3 +44,34 @@ class TorchEmbedder:
             list(texts), batch_size=MAX_BATCH_ROWS, normalize_embeddings=True, show_progress_bar=False
         )
         return reject_non_numbers(np.asarray(vectors, np.float32), self.model_key)
+
+    def embed_with_tokens(self, texts: Sequence[str]) -> tuple[Floats, list[TokenVectors]]:
+        """Give the vectors, and each text's token vectors (t, p) int8; see `TokenEmbedder`."""
+        if not texts:
+            return np.empty((0, self.dimension), np.float32), []
+        vectors, states = self._pass(texts)
+        return vectors, [self._projection.small(of_text) for of_text in states]
+
+    def embed_question(self, text: str) -> EmbeddedQuestion:
+        """Embed one text with its tokens and where they stand; see `TokenEmbedder`."""
+        vectors, states = self._pass([text])
+        offsets = self.tokenizer.encode(text, add_special_tokens=False).offsets[: len(states[0])]
+        spans = np.array(offsets, np.int64).reshape(-1, 2)
+        return EmbeddedQuestion(vectors[0], self._projection.unit(states[0]), spans)
+
+    @cached_property
+    def _projection(self) -> Projection:
+        """Made at the first use: this backend has no exported folder to keep it in."""
+        return projection.of_states(np.concatenate(self._pass(projection.texts())[1]))
+
+    def _pass(self, texts: Sequence[str]) -> tuple[Floats, list[Floats]]:
+        """Give vectors, and each text's states (t, d) without those of [CLS] and [SEP]."""
+        answers: Any = self._model.encode(
+            list(texts), batch_size=MAX_BATCH_ROWS, output_value=None, show_progress_bar=False
+        )
+        vectors = np.stack([answer["sentence_embedding"].numpy() for answer in answers]).astype(np.float32)
+        states = [
+            answer["token_embeddings"][: int(answer["attention_mask"].sum())].numpy()[1:-1].astype(np.float32)
+            for answer in answers
+        ]
+        return normalise(reject_non_numbers(vectors, self.model_key)), states

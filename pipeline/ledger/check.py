@@ -249,6 +249,10 @@ _ROWS: Final = (
           " WHERE turn_offset NOT IN (SELECT turn_offset FROM turns)"),
     _Rule("vectors", "vectors of no chunk", "SELECT 'trace ' || trace_id FROM vectors"
           " WHERE trace_id NOT IN (SELECT trace_id FROM traces)"),
+    _Rule("token vectors", "token vectors of no chunk", "SELECT 'trace ' || trace_id FROM token_vectors"
+          " WHERE trace_id NOT IN (SELECT trace_id FROM traces)"),
+    _Rule("words", "words of no chunk", "SELECT 'trace ' || trace_id FROM passages"
+          " WHERE trace_id NOT IN (SELECT trace_id FROM traces)"),
     _Rule("full text", "searchable turns that full text misses", f"SELECT {_TURN} FROM turns"
           " WHERE state = 2 AND turn_offset NOT IN (SELECT id FROM fulltext_docsize)"),
     _Rule("full text", "words of no searchable turn", "SELECT 'turn offset ' || id FROM fulltext_docsize"
@@ -276,6 +280,13 @@ _TURNS: Final = (
     ("with a chunk without a vector",
      ("SELECT DISTINCT turn_offset FROM traces JOIN turns USING (turn_offset)"
       " WHERE trace_id NOT IN (SELECT trace_id FROM vectors)")),
+    ("with a chunk whose words are missing, or are none",
+     ("SELECT DISTINCT turn_offset FROM traces JOIN turns USING (turn_offset) LEFT JOIN passages USING (trace_id)"
+      " WHERE ifnull(length(words), 1) % 4 <> 0 OR marks NOT BETWEEN 0 AND 7")),
+    ("with a chunk whose token vectors are missing, or of a wrong size",
+     ("SELECT DISTINCT turn_offset FROM traces JOIN turns USING (turn_offset)"
+      " LEFT JOIN token_vectors USING (trace_id)"
+      " WHERE ifnull(length(tokens), 1) % max((SELECT value FROM meta WHERE key = 'token_dimension'), 2) <> 0")),
     ("with a chunk whose strength, stability, valence or confidence is out of range",
      ("SELECT DISTINCT turn_offset FROM traces JOIN turns USING (turn_offset) WHERE NOT (strength BETWEEN 0 AND 1"
       " AND stability_ms > 0 AND valence BETWEEN -1 AND 1 AND confidence BETWEEN 0 AND 1 AND n_tokens > 0)")),

@@ -16,7 +16,7 @@ import apsw
 
 from pipeline import database
 from pipeline.errors import LedgerBusyError, ShardError, TransientError
-from pipeline.ledger.schema import DDL, FORMAT
+from pipeline.ledger.schema import ADDITIONS, DDL, FORMAT
 from pipeline.records import Scope
 
 _FIRST_SAFE_SQLITE: Final = 3_051_003
@@ -131,6 +131,8 @@ def adopt(connection: apsw.Connection, path: Path, scope: Scope) -> None:
             )
             meta = read_meta(connection)
     _require_same(meta, path, scope)
+    with translated(path):
+        connection.execute(ADDITIONS)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import apsw
 
@@ -226,16 +226,26 @@ def is_forgotten(connection: apsw.Connection, session_id: str | None, turn_id: s
 def remove_turns(connection: apsw.Connection, condition: str, values: tuple[str | int, ...]) -> tuple[int, int]:
     """Remove turns with all that was made of them; gives how many turns and chunks there were."""
     offsets = f"SELECT turn_offset FROM turns WHERE {condition}"
+    remove_of_traces(connection, f"SELECT trace_id FROM traces WHERE turn_offset IN ({offsets})", values)
     n_removed = []
     for statement in (
-        f"DELETE FROM vectors WHERE trace_id IN (SELECT trace_id FROM traces WHERE turn_offset IN ({offsets}))",
         f"DELETE FROM traces WHERE turn_offset IN ({offsets})",
         f"DELETE FROM fulltext WHERE rowid IN ({offsets} AND state = 2)",
         f"DELETE FROM turns WHERE {condition}",
     ):
         connection.execute(statement, values)
         n_removed.append(connection.changes())
-    return n_removed[3], n_removed[1]
+    return n_removed[2], n_removed[0]
+
+
+OF_TRACES: Final = ("vectors", "token_vectors", "passages")
+"""Tables with at most one row for each trace."""
+
+
+def remove_of_traces(connection: apsw.Connection, traces: str, values: tuple[Any, ...]) -> None:
+    """Remove what is kept of the traces that a query names, but not themselves."""
+    for table in OF_TRACES:
+        connection.execute(f"DELETE FROM {table} WHERE trace_id IN ({traces})", values)
 
 
 def note_purge_due(connection: apsw.Connection, now_ms: int, *, stream_only: bool = False) -> None:

@@ -83,7 +83,7 @@ def traces(connection: apsw.Connection, trace_ids: Ids) -> list[TraceRow]:
         " session_id, turn_id, role, speaker, timestamp_ms, tags"
         " FROM carray(?) wanted CROSS JOIN traces t ON trace_id = wanted.value"
         " CROSS JOIN turns u ON u.turn_offset = t.turn_offset",
-        (_array(trace_ids),),
+        (carray(trace_ids),),
     )
     return list(map(TraceRow._make, rows))
 
@@ -99,7 +99,7 @@ def contents(connection: apsw.Connection, turn_offsets: Sequence[int]) -> dict[i
     return dict(
         connection.execute(
             "SELECT turn_offset, content FROM carray(?) wanted CROSS JOIN turns ON turn_offset = wanted.value",
-            (_array(wanted),),
+            (carray(wanted),),
         )
     )
 
@@ -126,7 +126,7 @@ def vectors_of(connection: apsw.Connection, trace_ids: Ids, dimension: int) -> t
         return _ids_and_vectors([], dimension)
     rows = connection.execute(
         "SELECT trace_id, vector FROM carray(?) wanted CROSS JOIN vectors ON trace_id = wanted.value",
-        (_array(trace_ids),),
+        (carray(trace_ids),),
     ).fetchall()
     return _ids_and_vectors(rows, dimension)
 
@@ -170,7 +170,7 @@ def neighbours(
     around = {
         offset: (json.loads(before)[::-1], json.loads(after))
         for offset, before, after in connection.execute(
-            _NEIGHBOURS, (_array(np.unique(np.asarray(turn_offsets, dtype=np.int64))), n)
+            _NEIGHBOURS, (carray(np.unique(np.asarray(turn_offsets, dtype=np.int64))), n)
         )
     }
     rows = turns(connection, [offset for pair in around.values() for side in pair for offset in side])
@@ -187,7 +187,7 @@ def turns(connection: apsw.Connection, turn_offsets: Sequence[int]) -> dict[int,
     rows = connection.execute(
         "SELECT turn_offset, session_id, turn_id, role, speaker, content, timestamp_ms"
         " FROM carray(?) wanted CROSS JOIN turns ON turn_offset = wanted.value",
-        (_array(np.unique(np.asarray(turn_offsets, dtype=np.int64))),),
+        (carray(np.unique(np.asarray(turn_offsets, dtype=np.int64))),),
     )
     return {row[0]: TurnRow(*row) for row in rows}
 
@@ -242,5 +242,6 @@ def _vectors(blobs: list[bytes], dimension: int) -> Vectors:
     return np.frombuffer(b"".join(blobs), dtype="<f2").reshape(len(blobs), dimension).astype(np.float32)
 
 
-def _array(values: Ids) -> apsw.CArrayBinding:
+def carray(values: Ids) -> apsw.CArrayBinding:
+    """Bind integers as one parameter of a statement."""
     return apsw.carray(np.ascontiguousarray(values, dtype=np.int64), flags=apsw.SQLITE_CARRAY_INT64)

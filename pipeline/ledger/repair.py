@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pipeline.errors import ShardError
 from pipeline.ledger import check, reads
-from pipeline.ledger.forgetting import event_digest
+from pipeline.ledger.forgetting import OF_TRACES, event_digest, remove_of_traces
 from pipeline.ledger.fulltext import index_form
 from pipeline.ledger.ledger import Ledger
 
@@ -24,7 +24,7 @@ _BLOCK_ROWS: Final = 1_000
 _OF_NO_SESSION = "session_id NOT IN (SELECT session_id FROM turns UNION SELECT session_id FROM sessions)"
 _ORPHANS: Final = (
     "DELETE FROM traces WHERE turn_offset NOT IN (SELECT turn_offset FROM turns)",
-    "DELETE FROM vectors WHERE trace_id NOT IN (SELECT trace_id FROM traces)",
+    *(f"DELETE FROM {table} WHERE trace_id NOT IN (SELECT trace_id FROM traces)" for table in OF_TRACES),
     f"DELETE FROM summaries WHERE {_OF_NO_SESSION}",
 )
 
@@ -109,8 +109,9 @@ def _drop_unnamed_vectors(connection: apsw.Connection) -> list[str]:
         connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('traces', ?)", (row[0],))
         done.append("the last trace id noted")
     if not check.is_model_named(connection):
-        connection.execute("DELETE FROM meta WHERE key IN ('model_key', 'dimension')")
+        connection.execute("DELETE FROM meta WHERE key IN ('model_key', 'dimension', 'token_dimension')")
         connection.execute("DELETE FROM vectors")
+        connection.execute("DELETE FROM token_vectors")
         done.append("all vectors dropped, which were of an unknown model")
     return done
 
@@ -124,8 +125,7 @@ def _make_pending(connection: apsw.Connection, turns: Collection[int], *, has_wo
     if has_words:  # else full text is filled anew
         present = f"{offsets} INTERSECT SELECT id FROM fulltext_docsize"
         connection.execute(f"DELETE FROM fulltext WHERE rowid IN ({present})", (wanted,))
-    traces = f"SELECT trace_id FROM traces WHERE turn_offset IN ({offsets})"
-    connection.execute(f"DELETE FROM vectors WHERE trace_id IN ({traces})", (wanted,))
+    remove_of_traces(connection, f"SELECT trace_id FROM traces WHERE turn_offset IN ({offsets})", (wanted,))
     connection.execute(f"DELETE FROM traces WHERE turn_offset IN ({offsets})", (wanted,))
     connection.execute(
         "UPDATE turns SET state = CASE state WHEN 4 THEN 4 ELSE 0 END,"

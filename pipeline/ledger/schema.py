@@ -2,7 +2,7 @@
 
 | table | one row per | key |
 |---|---|---|
-| meta | fact about the file: `scope`, `format`, `model_key`, `dimension` | key |
+| meta | fact about the file: `scope`, `format`, `model_key`, `dimension`, `token_dimension` | key |
 | events | event applied, by the digest of its id, so that none is applied twice | digest |
 | tombstones | thing forgotten, by digest, so that a replay does not revive it | target |
 | forgettings | request to forget, with the numbers of what it removed | digest of its event's id |
@@ -10,7 +10,10 @@
 | turns | turn in its latest revision; `turn_offset` is new for each revision | turn_offset |
 | traces | committed chunk, `content[start:stop]` of its turn, with its cognitive fields | trace_id |
 | vectors | trace's embedding: `dimension` little-endian float16, L2-normalised | trace_id |
+| token_vectors | trace's tokens: `token_dimension` int8 each, of length 127; if the model has any | trace_id |
+| passages | trace's words in order, as little-endian uint32 (`words.word_ids`), and its `words.Mark`s | trace_id |
 | fulltext | turn's searchable words (contentless FTS5) | rowid = turn_offset |
+| vocabulary | word of the full text, with the number of its turns; only a view of it | term |
 | sessions | session, and whether its summary is due; `version` counts its changes | session_id |
 | summaries | summarised session: text, digest of what was summarised, embedding | summary_id |
 
@@ -49,7 +52,16 @@ class SessionState(IntEnum):
     NOTHING_TO_SUMMARISE = 2
 
 
-DDL: Final = """
+ADDITIONS: Final = """
+CREATE TABLE IF NOT EXISTS token_vectors (trace_id INTEGER PRIMARY KEY, tokens BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS passages (trace_id INTEGER PRIMARY KEY, words BLOB NOT NULL, marks INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS turns_by_speaker ON turns (speaker) WHERE speaker IS NOT NULL;
+CREATE VIRTUAL TABLE IF NOT EXISTS vocabulary USING fts5vocab(fulltext, 'row');
+"""
+"""What a ledger of this format that was made before they were is given when it is next written to; what is missing in
+them then, the checker tells, and a repair has it made."""
+
+DDL: Final = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
   digest BLOB PRIMARY KEY, type TEXT NOT NULL, received_ms INTEGER NOT NULL
@@ -101,4 +113,4 @@ CREATE TABLE summaries (
   summarised_ms INTEGER NOT NULL, tokens_in INTEGER NOT NULL DEFAULT 0, tokens_out INTEGER NOT NULL DEFAULT 0,
   vector BLOB NOT NULL
 );
-"""
+{ADDITIONS}"""

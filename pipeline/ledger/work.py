@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from pipeline.crash_points import CrashPoint, passing
 from pipeline.errors import ModelMismatchError
+from pipeline.ledger import words
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.schema import TurnState
 from pipeline.records import Chunk, Mood
@@ -42,7 +43,10 @@ class ClaimedTurn:
 
 @dataclass(frozen=True, slots=True)
 class NewTrace:
-    """One chunk of a claimed turn with its embedding ``(d,) float32`` and its cognitive fields."""
+    """One chunk of a claimed turn with its embedding ``(d,) float32`` and its cognitive fields.
+
+    ``tokens``, its token vectors ``(t, p) int8``, are None with a model that gives none.
+    """
 
     chunk: Chunk
     vector: npt.NDArray[np.float32]
@@ -50,6 +54,7 @@ class NewTrace:
     stability_ms: float
     valence: float
     confidence: float
+    tokens: npt.NDArray[np.int8] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def claim(
 
 
 def commit(ledger: Ledger, worker: str, done: Sequence[TurnWork], *, model_key: str, dimension: int) -> int:
-    """Write the traces, vectors and words of claimed turns in one transaction.
+    """Write the traces, vectors, token vectors and words of claimed turns in one transaction.
 
     A turn edited, forgotten or taken over since it was claimed is left out: somebody else's newer state stands.
 
@@ -116,11 +121,12 @@ def commit(ledger: Ledger, worker: str, done: Sequence[TurnWork], *, model_key: 
         ShardError: the ledger is damaged.
         TransientError: the ledger is locked or the disk full.
     """
+    passages = [[_passage(trace) for trace in work.traces] for work in done]  # before anybody has to wait for it
     with ledger.write() as connection:
         require_model(ledger, connection, model_key, dimension)
         mine = [
-            work
-            for work in done
+            (work, of_turn)
+            for work, of_turn in zip(done, passages, strict=True)
             if connection.execute(
                 "SELECT 1 FROM turns WHERE turn_offset = ? AND state = 1 AND claimed_by = ?",
                 (work.turn.turn_offset, worker),
@@ -130,10 +136,10 @@ def commit(ledger: Ledger, worker: str, done: Sequence[TurnWork], *, model_key: 
         passing(CrashPoint.MID_ROWS)
         connection.executemany(
             "UPDATE turns SET state = ?, claimed_by = NULL, failure = NULL WHERE turn_offset = ?",
-            [(TurnState.SEARCHABLE if w.traces else TurnState.SKIPPED, w.turn.turn_offset) for w in mine],
+            [(TurnState.SEARCHABLE if w.traces else TurnState.SKIPPED, w.turn.turn_offset) for w, _ in mine],
         )
     passing(CrashPoint.AFTER_TRACES)
-    return sum(1 for work in mine if work.traces)
+    return sum(1 for work, _ in mine if work.traces)
 
 
 def release(ledger: Ledger, worker: str, *, failure: str, max_attempts: int, counted: bool = True) -> None:
@@ -240,19 +246,34 @@ def _change_sessions(connection: apsw.Connection, condition: str, values: tuple[
     )
 
 
-def _insert_traces(connection: apsw.Connection, done: Sequence[TurnWork]) -> None:
+def _passage(trace: NewTrace) -> tuple[bytes, int]:
+    """Give what is kept of a chunk's words."""
+    text = trace.chunk.text
+    return words.word_ids(text).astype("<u4").tobytes(), int(words.marks(text))
+
+
+def _insert_traces(connection: apsw.Connection, done: Sequence[tuple[TurnWork, Sequence[tuple[bytes, int]]]]) -> None:
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'traces'").fetchone()
     next_id = (row[0] if row else 0) + 1
-    traces, vectors = [], []
-    for work in done:
-        for ordinal, trace in enumerate(work.traces):
+    traces, vectors, tokens, passages = [], [], [], []
+    for work, of_turn in done:
+        for ordinal, (trace, passage) in enumerate(zip(work.traces, of_turn, strict=True)):
             traces.append((next_id, work.turn.turn_offset, ordinal, trace.chunk.start, trace.chunk.stop,
                            trace.chunk.n_tokens, trace.strength, trace.stability_ms, trace.valence, trace.confidence,
                            work.turn.timestamp_ms))  # fmt: skip
             vectors.append((next_id, trace.vector.astype("<f2").tobytes()))
+            passages.append((next_id, *passage))
+            if trace.tokens is not None:
+                tokens.append((next_id, trace.tokens.tobytes()))
+                token_dimension = trace.tokens.shape[1]
             next_id += 1
     connection.executemany("INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", traces)
     connection.executemany("INSERT INTO vectors VALUES (?, ?)", vectors)
+    connection.executemany("INSERT INTO passages VALUES (?, ?, ?)", passages)
+    if tokens:
+        connection.execute("INSERT OR IGNORE INTO meta VALUES ('token_dimension', ?)", (str(token_dimension),))
+        connection.executemany("INSERT INTO token_vectors VALUES (?, ?)", tokens)
     connection.executemany(
-        "INSERT INTO fulltext (rowid, text) VALUES (?, ?)", [(w.turn.turn_offset, w.words) for w in done if w.traces]
+        "INSERT INTO fulltext (rowid, text) VALUES (?, ?)",
+        [(w.turn.turn_offset, w.words) for w, _ in done if w.traces],
     )

@@ -6,6 +6,7 @@ neighbours are as unevenly near as they are in a chat, which numbers drawn at ra
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from pipeline_run import sentences
 
-from pipeline.embed import Embedder
+from pipeline.embed import EmbeddedQuestion, TokenEmbedder
 from pipeline.embed.pooling import normalise
 from pipeline.ledger import sessions
 from pipeline.ledger.reads import Vectors
@@ -53,23 +54,35 @@ QUESTIONS = (
 
 
 class _InOrder:
-    """Stands in for an embedder while a ledger is filled: hands out prepared vectors, whatever the texts."""
+    """Stands in for an embedder while a ledger is filled: hands out prepared vectors, whatever the texts.
 
-    def __init__(self, model_key: str, vectors: Vectors) -> None:
+    Token vectors are those of some sentences, over and over.
+    """
+
+    def __init__(self, model_key: str, vectors: Vectors, tokens: Sequence[np.ndarray]) -> None:
         self.model_key = model_key
         self.dimension = vectors.shape[1]
+        self.token_dimension = tokens[0].shape[1]
         self._vectors = vectors
+        self._tokens = itertools.cycle(tokens)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors, self._vectors = self._vectors[: len(texts)], self._vectors[len(texts) :]
         return vectors
 
+    def embed_with_tokens(self, texts: Sequence[str]) -> tuple[Vectors, list[np.ndarray]]:
+        return self.embed(texts), list(itertools.islice(self._tokens, len(texts)))
 
-def fill(data_dir: Path, n_traces: int, embedder: Embedder, *, n_tail: int = 400) -> None:
+    def embed_question(self, text: str) -> EmbeddedQuestion:
+        raise NotImplementedError(text)
+
+
+def fill(data_dir: Path, n_traces: int, embedder: TokenEmbedder, *, n_tail: int = 400) -> None:
     """Remember so many turns, one trace each, with a summary for every session and a snapshot of all but the tail."""
     shards, turns = Shards(data_dir), _turns(n_traces)
-    vectors = _wandering(embedder.embed([*QUESTIONS, *sentences(240, seed=7)]), n_traces)
-    in_order = _InOrder(embedder.model_key, vectors)
+    real, tokens = embedder.embed_with_tokens([*QUESTIONS, *sentences(240, seed=7)])
+    vectors = _wandering(real, n_traces)
+    in_order = _InOrder(embedder.model_key, vectors, tokens)
     n_known = max(n_traces - n_tail, 0)
     for start in range(0, n_known, _BLOCK_TURNS):
         ledgers.remember(shards, SCOPE, turns[start : min(start + _BLOCK_TURNS, n_known)], in_order)

@@ -99,7 +99,8 @@ def listing(folder: Path) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("query", "session"), QUERIES.items())
 def test_a_question_finds_its_session_with_context(memory: Memory, query: str, session: str) -> None:
     """From the settings to the neighbours of a hit, with the real model."""
-    result = memory.retrieve(query, "user/u42", top_sessions=1)
+    assert memory.retrieve(query, "user/u42").hits[0].session_id == session
+    result = memory.retrieve(query, "user/u42", profile="session", top_sessions=1)
     assert {hit.session_id for hit in result.hits} == {session}
     assert [match.session_id for match in result.diagnostics.sessions] == [session]
     by_turn = {hit.turn_id: hit for hit in result.hits}
@@ -221,8 +222,8 @@ def test_the_past_can_be_asked_alone(memory: Memory) -> None:
 
 def test_profiles_that_do_not_exist_are_refused(memory: Memory) -> None:
     """Silently answering by another profile would spoil a comparison."""
-    with pytest.raises(ConfigError, match="session"):
-        memory.retrieve("bread", SCOPE, profile="fused")
+    with pytest.raises(ConfigError, match="fused, session"):
+        memory.retrieve("bread", SCOPE, profile="psychic")
 
 
 @pytest.mark.parametrize("mood", [(2, 0, 0), (0, float("nan"), 0)])
@@ -251,7 +252,7 @@ def test_weights_and_defaults_come_from_the_settings(data_dir: Path, monkeypatch
     for name in ("STRENGTH", "RECENCY", "EMOTION", "GRAPH", "IMPORTANCE"):
         monkeypatch.setenv(f"TURNSTREAM_RETRIEVAL__WEIGHT_{name}", "0")
     with closing(open_memory(data_dir)) as memory:
-        hits = memory.retrieve("How is the bread?", SCOPE).hits
+        hits = memory.retrieve("How is the bread?", SCOPE, profile="session").hits
     assert len(hits) == 2
     assert [(hit.preceding, hit.following) for hit in hits] == [((), ())] * 2
     assert hits[0].score == pytest.approx(0.35 * hits[0].score_parts["similarity"])

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import embed
-from pipeline.embed import pooling, prepared
+from pipeline.embed import pooling, prepared, projection
 from pipeline.embed.export import check_parts
 from pipeline.embed.hashing import HashingEmbedder
 from pipeline.embed.onnx_embedder import MAX_BATCH_ROWS, OnnxEmbedder, cut_batches
@@ -128,8 +128,8 @@ def test_the_tokenizer_neither_cuts_nor_pads(embedder) -> None:
 
 def test_model_keys_tell_backends_apart(int8, fp32, models_dir) -> None:
     """The key is what keeps two kinds of vectors from being compared."""
-    assert int8.model_key == "all-MiniLM-L6-v2@53aa51172d14/onnx-int8/384"
-    assert fp32.model_key == "all-MiniLM-L6-v2@53aa51172d14/onnx-fp32/384"
+    assert int8.model_key == "all-MiniLM-L6-v2@53aa51172d14/onnx-int8/384+t64"
+    assert fp32.model_key == "all-MiniLM-L6-v2@53aa51172d14/onnx-fp32/384+t64"
     assert load(models_dir, "hashing").model_key == "hashing@1/hashing/384"
 
 
@@ -495,3 +495,54 @@ def test_hashing_costs_next_to_nothing() -> None:
     started = time.process_time()
     embedder.embed(texts)
     assert time.process_time() - started < 1.0
+
+
+# --- token vectors
+
+
+def test_token_vectors_come_with_the_same_vectors(embedder) -> None:
+    """One pass for both: whether tokens are kept must not change what is compared."""
+    if not isinstance(embedder, embed.TokenEmbedder):
+        pytest.skip("a word hash has no tokens")
+    vectors, tokens = embedder.embed_with_tokens(TEXTS)
+    assert np.allclose(vectors, embedder.embed(TEXTS), atol=1e-6)
+    lengths = [len(embedder.tokenizer.encode(text, add_special_tokens=False).ids) for text in TEXTS]
+    assert [of_text.shape for of_text in tokens] == [(min(n, embedder.max_tokens), 64) for n in lengths]
+    norms = np.linalg.norm(np.concatenate(tokens).astype(np.float32), axis=1)
+    assert np.allclose(norms, 127, atol=4)
+
+
+def test_a_question_is_embedded_like_a_text_with_its_words_in_place(int8) -> None:
+    """Each token is weighed by the word it stands in; its characters are those of the question."""
+    text = "Where did 李雷 go hiking?"
+    asked = int8.embed_question(text)
+    vectors, (tokens,) = int8.embed_with_tokens([text])
+    assert np.allclose(asked.vector, vectors[0], atol=1e-5)
+    assert np.abs(asked.tokens * 127 - tokens).max() <= 0.51
+    assert [text[start:stop] for start, stop in asked.spans] == ["Where", "did", "李", "雷", "go", "hiking", "?"]
+
+
+def test_a_word_is_nearest_its_like_in_another_sentence(int8) -> None:
+    """What late interaction lives on, after nine tenths of each state are gone."""
+    asked = int8.embed_question("a dog")
+    _, (tokens,) = int8.embed_with_tokens(["yesterday our puppy slept on the sofa"])
+    words = int8.tokenizer.encode("yesterday our puppy slept on the sofa", add_special_tokens=False).tokens
+    assert words[int(np.argmax(tokens @ asked.tokens[1]))] == "puppy"
+
+
+def test_a_projection_is_the_same_each_time(tmp_path: Path) -> None:
+    """Two machines must be able to read each other's ledgers; the sign of a component is otherwise left to chance."""
+    states = np.random.default_rng(1).standard_normal((300, 96)).astype(np.float32) * np.linspace(3, 0.1, 96)
+    made = projection.of_states(states.astype(np.float32))
+    again = projection.of_states(np.flipud(states).astype(np.float32))
+    assert made.components.shape == (96, 64)
+    assert np.allclose(made.components, again.components, atol=1e-3)
+    made.write(tmp_path / "p.npz")
+    assert (projection.Projection.read(tmp_path / "p.npz").components == made.components).all()
+
+
+def test_a_file_that_is_no_projection_is_named(tmp_path: Path) -> None:
+    """It is checked by its digest; this is for who edits the manifest too."""
+    (tmp_path / "p.npz").write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match=r"p\.npz"):
+        projection.Projection.read(tmp_path / "p.npz")

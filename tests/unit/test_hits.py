@@ -121,12 +121,38 @@ def test_a_prompt_names_date_session_and_speaker() -> None:
 
 def test_what_does_not_fit_is_left_out_neighbours_first() -> None:
     """A long neighbour must not cost the hit, a long hit not the next one."""
-    block = retrieval(hit("first", preceding=(said("long " * 500),)), hit("too long " * 500), hit("third")).to_prompt(
-        150
-    )
+    block = retrieval(
+        hit("first", trace_id=1, preceding=(said("long " * 500),)),
+        hit("too long " * 500, trace_id=2),
+        hit("third", trace_id=3),
+    ).to_prompt(150)
     assert "first" in block
     assert "third" in block
     assert "long" not in block
+
+
+def test_a_session_is_quoted_once_in_the_order_of_time() -> None:
+    """A model reads a conversation; hits by rank would tell the answer before the question, and neighbours twice."""
+    early, late = (datetime(2023, 5, 8, 12, minute, tzinfo=UTC) for minute in (0, 5))
+    between = Neighbour("t2", "user", "Ben", "the question", datetime(2023, 5, 8, 12, 2, tzinfo=UTC))
+    block = retrieval(
+        hit("the answer", trace_id=3, turn_id="t3", timestamp=late, preceding=(between,)),
+        hit("elsewhere", trace_id=9, turn_id="t9", session_id="s2"),
+        hit("the beginning", trace_id=1, turn_id="t1", timestamp=early, following=(between,)),
+    ).to_prompt(500)
+    assert block.count("session s1]") == 1
+    assert block.count("the question") == 1
+    places = [block.index(text) for text in ("the beginning", "the question", "the answer", "elsewhere")]
+    assert places == sorted(places)
+
+
+def test_a_neighbour_that_is_a_hit_itself_is_marked() -> None:
+    """It was found by the question; that it also stands beside a better hit must not hide it."""
+    block = retrieval(
+        hit("first", trace_id=1, turn_id="t1", following=(Neighbour("t2", "user", "Ben", "second", NOON),)),
+        hit("second", trace_id=2, turn_id="t2", speaker="Ben"),
+    ).to_prompt(500)
+    assert block.count("> Ben: second") == block.count("second") == 1
 
 
 def test_without_room_or_hits_the_prompt_is_empty() -> None:

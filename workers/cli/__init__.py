@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, demo, examine, feed, forget, operate
+from workers.cli import ask, common, demo, evaluate, examine, feed, forget, operate
 
 app = typer.Typer(
     name="turnstream",
@@ -21,6 +21,7 @@ for verb in (
     feed.backfill,
     operate.wait,
     ask.retrieve,
+    evaluate.evaluate,
     operate.stats,
     forget.forget,
     operate.settings,

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from pipeline.errors import ConfigError
 from retrieval import Retrieval, open_memory
+from retrieval.memory import PROFILES
 from workers import shown
 from workers.cli import common
 
@@ -23,7 +24,8 @@ def retrieve(
     top_k: Annotated[int, typer.Option("--top-k", min=0, help="Hits at most.")] = 10,
     top_sessions: Annotated[int | None, typer.Option(min=0, help="Sessions selected first.")] = None,
     chunks_per_session: Annotated[int | None, typer.Option(min=0, help="Chunks kept of each.")] = None,
-    profile: Annotated[str, typer.Option(help="How: session.")] = "session",
+    profile: Annotated[str, typer.Option(help=f"How: {' or '.join(PROFILES)}.")] = "fused",
+    coverage: Annotated[bool, typer.Option("--coverage", help="Give each of the best sessions its chunks.")] = False,
     after: Annotated[str | None, typer.Option(help="Only turns said at or after this time (ISO 8601).")] = None,
     before: Annotated[str | None, typer.Option(help="Only turns said at or before this time (ISO 8601).")] = None,
     data_dir: common.DataDir = None,
@@ -41,6 +43,7 @@ def retrieve(
             top_sessions=top_sessions,
             chunks_per_session=chunks_per_session,
             recall_top_k=top_k,
+            coverage=coverage,
             after=after,
             before=before,
         )

@@ -1,0 +1,210 @@
+"""What ranking asks a ledger about passages, which are traces in the order of their session: SELECTs only.
+
+As in `pipeline.ledger.reads`, only what exists is returned, and callers ask inside one transaction. Nothing here
+looks at all of a scope: each answer costs by the passages or words asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+import apsw
+import numpy as np
+
+from pipeline.ledger.reads import Ids, carray
+
+_AVERAGES: Final = "SELECT block FROM fulltext_data WHERE id = 1"
+_MOST_SPEAKERS: Final = 500
+
+
+class Turn(NamedTuple):
+    """A turn with the places of its chunks: (ordinal, trace id, start, stop) of each, in order."""
+
+    turn_offset: int
+    session_id: str
+    timestamp_ms: int
+    turn_index: int
+    turn_id: str
+    role: str
+    speaker: str | None
+    chunks: list[tuple[int, int, int, int]]
+
+
+class Windows(NamedTuple):
+    """Turns with what stands around them.
+
+    Attributes:
+        turns: in session order, one session after the other.
+        is_joined: whether a turn follows directly on the one before it in the list.
+        is_first: whether a turn is the first of its session.
+    """
+
+    turns: list[Turn]
+    is_joined: list[bool]
+    is_first: list[bool]
+
+
+def speakers(connection: apsw.Connection) -> list[str]:
+    """List the names of those who speak in the scope; of very many the first."""
+    rows = connection.execute(
+        "WITH RECURSIVE names (name) AS (SELECT min(speaker) FROM turns WHERE speaker IS NOT NULL"
+        " UNION ALL SELECT (SELECT min(speaker) FROM turns WHERE speaker > name) FROM names WHERE name IS NOT NULL)"
+        " SELECT name FROM names WHERE name IS NOT NULL LIMIT ?",
+        (_MOST_SPEAKERS,),
+    )
+    return [str(row[0]) for row in rows]
+
+
+def document_frequencies(connection: apsw.Connection, words: Sequence[str]) -> dict[str, int]:
+    """Count for words, as the full text has them, the turns that each is in; one that none has is left out."""
+    rows = connection.execute(
+        "SELECT term, doc FROM json_each(?) wanted CROSS JOIN vocabulary ON term = wanted.value",
+        (json.dumps(list(words)),),
+    )
+    return {str(term): int(str(doc)) for term, doc in rows}
+
+
+def fulltext_totals(connection: apsw.Connection) -> tuple[int, int]:
+    """Count the turns in the full text, and their words in all.
+
+    Source: the averages record of FTS5 (fts5_storage.c), from which its own bm25() takes them; to count the rows
+    would cost by the scope.
+    """
+    row: Any = connection.execute(_AVERAGES).fetchone()
+    numbers = _varints(row[0]) if row and row[0] else []
+    return (numbers[0], numbers[1]) if len(numbers) > 1 else (0, 0)
+
+
+def matching_turns(
+    connection: apsw.Connection,
+    words: Sequence[str],
+    k: int,
+    *,
+    after_ms: int | None = None,
+    before_ms: int | None = None,
+) -> list[int]:
+    """List the offsets of the ``k`` turns that match any of the words best (bm25), best first."""
+    if not words or k == 0:
+        return []
+    query = " OR ".join('"' + word.replace('"', '""') + '"' for word in words)
+    if after_ms is None and before_ms is None:
+        statement = "SELECT rowid FROM fulltext WHERE fulltext MATCH ?1 ORDER BY rank LIMIT ?2"
+        rows = connection.execute(statement, (query, k))
+    else:
+        rows = connection.execute(
+            "SELECT fulltext.rowid FROM fulltext CROSS JOIN turns ON turn_offset = fulltext.rowid"
+            " WHERE fulltext MATCH ?1 AND timestamp_ms BETWEEN ifnull(?3, timestamp_ms) AND ifnull(?4, timestamp_ms)"
+            " ORDER BY rank LIMIT ?2",
+            (query, k, after_ms, before_ms),
+        )
+    return [int(str(row[0])) for row in rows]
+
+
+def windows(connection: apsw.Connection, turn_offsets: Ids, n: int) -> Windows:
+    """Fetch turns with up to ``n`` turns before and after each in its session."""
+    if not turn_offsets.size:
+        return Windows([], [], [])
+    follows: set[tuple[int, int]] = set()
+    firsts: set[int] = set()
+    wanted: set[int] = set()
+    rows: Any = connection.execute(_AROUND, (carray(turn_offsets), n))
+    for offset, before, after in rows:
+        earlier = json.loads(before)
+        run = [*earlier[::-1], offset, *json.loads(after)]
+        wanted.update(run)
+        follows.update(pairwise(run))
+        if len(earlier) < n:
+            firsts.add(run[0])
+    found = _turns(connection, np.array(sorted(wanted), dtype=np.int64))
+    is_joined = [False] + [(a.turn_offset, b.turn_offset) in follows for a, b in pairwise(found)]
+    return Windows(found, is_joined[: len(found)], [turn.turn_offset in firsts for turn in found])
+
+
+def words_of(connection: apsw.Connection, trace_ids: Ids) -> dict[int, tuple[bytes, int]]:
+    """Fetch words, as little-endian uint32, and marks by trace id."""
+    if not trace_ids.size:
+        return {}
+    rows: Any = connection.execute(
+        "SELECT trace_id, words, marks FROM carray(?) wanted CROSS JOIN passages ON trace_id = wanted.value",
+        (carray(trace_ids),),
+    )
+    return {trace_id: (words, marks) for trace_id, words, marks in rows}
+
+
+def tokens_of(connection: apsw.Connection, trace_ids: Ids) -> dict[int, bytes]:
+    """Fetch token vectors, row by row int8, by trace id."""
+    if not trace_ids.size:
+        return {}
+    rows: Any = connection.execute(
+        "SELECT trace_id, tokens FROM carray(?) wanted CROSS JOIN token_vectors ON trace_id = wanted.value",
+        (carray(trace_ids),),
+    )
+    return dict(rows)
+
+
+def traces_of_sessions(
+    connection: apsw.Connection, session_ids: Sequence[str], after_ms: int | None, before_ms: int | None
+) -> dict[str, Ids]:
+    """List the traces of each of some sessions that were said between two times."""
+    rows: Any = connection.execute(
+        "SELECT session_id, json_group_array(trace_id) FROM json_each(?1) wanted"
+        " CROSS JOIN turns ON session_id = wanted.value JOIN traces USING (turn_offset)"
+        " WHERE timestamp_ms BETWEEN ifnull(?2, timestamp_ms) AND ifnull(?3, timestamp_ms) GROUP BY session_id",
+        (json.dumps(list(session_ids)), after_ms, before_ms),
+    )
+    return {session_id: np.array(json.loads(ids), dtype=np.int64) for session_id, ids in rows}
+
+
+def _turns(connection: apsw.Connection, turn_offsets: Ids) -> list[Turn]:
+    found: list[Turn] = []
+    rows: Any = connection.execute(
+        "SELECT u.turn_offset, session_id, timestamp_ms, turn_index, turn_id, role, speaker,"
+        " ordinal, trace_id, start, stop"
+        " FROM carray(?) wanted CROSS JOIN turns u ON u.turn_offset = wanted.value"
+        " LEFT JOIN traces t ON t.turn_offset = u.turn_offset",
+        (carray(turn_offsets),),
+    )
+    for row in rows:
+        if not found or found[-1][0] != row[0]:
+            found.append(Turn._make((*row[:7], [])))
+        if row[8] is not None:
+            found[-1][7].append(row[7:])
+    for turn in found:
+        if len(turn[7]) > 1:
+            turn[7].sort()
+    found.sort(key=_IN_ORDER)
+    return found
+
+
+_IN_ORDER: Final = itemgetter(1, 2, 3, 4)
+_EARLIER, _LATER = (
+    "(SELECT json_group_array(turn_offset) FROM (SELECT turn_offset FROM turns u"
+    " WHERE u.session_id = hit.session_id"
+    f" AND (u.timestamp_ms, u.turn_index, u.turn_id) {comparison} (hit.timestamp_ms, hit.turn_index, hit.turn_id)"
+    f" ORDER BY u.timestamp_ms {order}, u.turn_index {order}, u.turn_id {order} LIMIT ?2))"
+    for comparison, order in (("<", "DESC"), (">", "ASC"))
+)
+_AROUND: Final = (
+    f"SELECT hit.turn_offset, {_EARLIER}, {_LATER}"
+    " FROM carray(?1) wanted CROSS JOIN turns hit ON hit.turn_offset = wanted.value"
+)
+
+
+def _varints(record: bytes) -> list[int]:
+    """Read SQLite's numbers of variable length: seven bits a byte, the first ones highest; the ninth byte whole."""
+    numbers, value, n_bytes = [], 0, 0
+    for byte in record:
+        n_bytes += 1
+        if n_bytes == 9:  # noqa: PLR2004 - as the docstring says
+            numbers.append(value << 8 | byte)
+            value = n_bytes = 0
+            continue
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:  # noqa: PLR2004 - the highest bit tells that more follows
+            numbers.append(value)
+            value = n_bytes = 0
+    return numbers

@@ -1,0 +1,123 @@
+"""The verb `evaluate`: how well memory finds what it should, on a data set with known answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pipeline import log
+from pipeline.errors import ConfigError
+from retrieval.memory import PROFILES
+from workers import evaluate as evaluation
+from workers.cli import common
+from workers.demo import running
+from workers.evaluate import FORMATS, Evaluation
+from workers.evaluate.html import page
+from workers.evaluate.run import CUTS
+
+_SESSION_HEADS = ("any@1", "any@5", "share@5", "all@5", "NDCG@10 turns", "sessions")
+
+
+def evaluate(
+    data: Annotated[Path, typer.Argument(help="A file of sessions and questions about them.", show_default=False)],
+    form: Annotated[str, typer.Option("--format", help=f"One of: {', '.join(FORMATS)}.")],
+    profile: Annotated[str, typer.Option(help=f"How: {' or '.join(PROFILES)}.")] = "fused",
+    coverage: Annotated[bool, typer.Option("--coverage", help="Give each of the best sessions its chunks.")] = False,
+    scope: common.OptionalScopeKey = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask so many questions of each scope at most.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report with charts to this file.")] = None,
+    data_dir: common.DataDir = None,
+    as_json: common.AsJson = False,
+) -> None:
+    """Measure how much of the evidence is found for questions whose answers are known.
+
+    Without --scope everything the file says goes through a pipeline in a
+    temporary folder first. With --scope the questions about that scope are
+    asked of what is there already, and nothing is written.
+    """
+    if profile not in PROFILES:
+        raise ConfigError(f"--profile {profile!r} does not exist; use one of {', '.join(PROFILES)}")
+    if html is not None and not html.parent.is_dir():
+        raise ConfigError(f"--html {html}: there is no folder {html.parent}")
+    settings = common.settings_of(data_dir)
+    log.configure("warning", settings.log_format)
+    with running.ended_by_signals(), _Bars() as bars:
+        found = evaluation.evaluate(
+            data,
+            form=form,
+            profile=profile,
+            scope=None if scope is None else common.scope_of(scope),
+            limit=limit,
+            settings=settings,
+            options={"coverage": coverage},
+            on_progress=bars.move,
+        )
+    if html is not None:
+        html.write_text(page(found), encoding="utf-8")
+    if as_json:
+        common.print_json(found.to_json())
+    else:
+        _print(found)
+
+
+class _Bars:
+    """A bar for each thing that is under way, on stderr."""
+
+    def __init__(self) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=common.err,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def move(self, what: str, done: int, total: int) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total)
+        self._bars.update(self._tasks[what], completed=done, total=total)
+
+
+def _print(found: Evaluation) -> None:
+    heading = f"{found.dataset}, profile {found.profile}: "
+    turns, sessions = Table(title=f"{heading}turns, in percent"), Table(title=f"{heading}sessions, in percent")
+    heads = [f"R@{k}" for k in CUTS]
+    for table, columns in ((turns, [*heads, "all@10", "hit@10", "MRR"]), (sessions, _SESSION_HEADS)):
+        table.box, table.title_justify, table.padding = SIMPLE_HEAD, "left", (0, 1, 0, 0)
+        table.add_column("category", no_wrap=True)
+        for head in ("n", *columns):
+            table.add_column(head, justify="right", no_wrap=True)
+    for name, figures in found.figures.items():
+        shares = [*figures.share.values(), figures.all[10], figures.any[10], figures.mrr]
+        turns.add_row(name, str(figures.n), *map(_percent, shares))
+        sides = [figures.session_any[1], figures.session_any[5], figures.session_share[5], figures.session_all[5]]
+        sessions.add_row(name, str(figures.n), *map(_percent, [*sides, figures.ndcg, figures.session_ndcg]))
+    common.out.print(turns)
+    common.out.print(sessions)
+    taken = found.latency_ms
+    common.out.print(f"one retrieve: p50 {taken['p50']:.1f} ms, p95 {taken['p95']:.1f} ms")
+    if found.n_turns:
+        common.out.print(f"ingest: {found.n_turns} turns, {found.ingest_per_s:.0f} a second")
+    if found.elsewhere is not None:
+        other = found.elsewhere
+        common.out.print(
+            f"asked where nobody answered: {100 * other.foreign_below:.0f} % of {other.n} score below"
+            f" {other.threshold:.2f}; in their own scope {100 * other.own_below:.0f} %"
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
