@@ -19,6 +19,7 @@ from typing import Any
 import apsw
 
 from pipeline.crash_points import CrashPoint, passing
+from pipeline.ledger.cards import CardWriter
 from pipeline.ledger.ledger import Ledger
 from pipeline.records import (
     SESSION_TAG_PREFIX,
@@ -74,6 +75,7 @@ class _Batch:
         self._changed_sessions: set[str] = set()
         self._bereft_sessions: set[str] = set()
         self._purge = False
+        self._cards = CardWriter(connection)
         self._has_tombstones = connection.execute("SELECT 1 FROM tombstones LIMIT 1").fetchone() is not None
 
     def apply(self, event: Event) -> Outcome:
@@ -106,6 +108,7 @@ class _Batch:
                 " AND NOT EXISTS (SELECT 1 FROM turns WHERE session_id = ?1)",
                 (session_id,),
             )
+        self._cards.finish()
         if self._purge:
             self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PURGE_DUE, str(self._now_ms)))
 
@@ -128,6 +131,7 @@ class _Batch:
                 return Outcome.SUPERSEDED
             self._remove_turns("turn_offset = ?", (turn_offset,))
         self._db.execute(_INSERT_TURN, (*_turn_row(turn), first_ms))
+        self._cards.added(turn)
         self._changed_sessions.add(turn.session_id)
         return Outcome.APPLIED if known is None else Outcome.EDITED
 
@@ -202,6 +206,9 @@ class _Batch:
         )
 
     def _remove_turns(self, condition: str, values: tuple[str | int, ...]) -> None:
+        self._cards.removing(
+            self._db.execute(f"SELECT turn_offset, session_id FROM turns WHERE {condition}", values).fetchall()
+        )
         offsets = f"SELECT turn_offset FROM turns WHERE {condition}"
         for statement in (
             f"DELETE FROM vectors WHERE trace_id IN (SELECT trace_id FROM traces WHERE turn_offset IN ({offsets}))",

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.crash_points import CrashPoint, passing
+from pipeline.ledger import words
 from pipeline.ledger.events import PURGE_DUE
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.schema import TurnState
@@ -107,6 +108,7 @@ def end_purge(ledger: Ledger, since: str) -> None:
     """
     with ledger.write() as connection:
         connection.execute("INSERT INTO fulltext (fulltext) VALUES ('optimize')")
+        words.close_gaps(connection)
     passing(CrashPoint.BEFORE_CHECKPOINT)
     ledger.truncate_wal()
     passing(CrashPoint.AFTER_CHECKPOINT)
