@@ -103,7 +103,8 @@ CREATE INDEX cards_newest_first ON cards (is_automated, last_ms DESC, session_id
 CREATE TABLE word_segments (
   segment_id INTEGER PRIMARY KEY AUTOINCREMENT, above INTEGER NOT NULL, up_to INTEGER NOT NULL UNIQUE,
   is_merged INTEGER NOT NULL, n_chars INTEGER NOT NULL,
-  turns BLOB NOT NULL, roles TEXT NOT NULL, vocabulary BLOB NOT NULL, starts BLOB NOT NULL, places BLOB NOT NULL
+  turns BLOB NOT NULL, roles TEXT NOT NULL, vocabulary BLOB NOT NULL, starts BLOB NOT NULL,
+  holders BLOB NOT NULL, places BLOB NOT NULL
 );
 CREATE TABLE word_gaps (gap_id INTEGER PRIMARY KEY AUTOINCREMENT, turn_offset INTEGER NOT NULL UNIQUE);
 """

@@ -37,6 +37,8 @@ TURNS: Final = np.dtype(
 """One turn of a segment, in the order of offsets; ``session`` is the card's number, ``role`` one of the segment's."""
 PLACES: Final = np.dtype("<u4")
 """Places of words, word after word, each one's ascending; ``starts`` says where a word's begin."""
+HOLDERS: Final = np.dtype("<u2")
+"""The turn, by its row, of each of the places; what a search without spaces needs is then read in one piece."""
 
 
 def words_of(lowered: str) -> list[str]:
@@ -141,18 +143,21 @@ class _Segment:
         self.turns.append((offset, time_ms, session_no, len(words), self._roles.setdefault(role, len(self._roles))))
         self.n_chars += len(content)
 
-    def blobs(self) -> tuple[bytes, str, bytes, bytes, bytes]:
-        """Give turns, roles, vocabulary, starts and places as they are stored."""
+    def blobs(self) -> tuple[bytes, str, bytes, bytes, bytes, bytes]:
+        """Give turns, roles, vocabulary, starts, holders and places as they are stored."""
         words = np.frombuffer(self._words, dtype=np.uint32) if self._words else np.empty(0, dtype=np.uint32)
         starts = np.zeros(len(self._vocabulary) + 1, dtype=PLACES)
         np.cumsum(np.bincount(words, minlength=len(self._vocabulary)), out=starts[1:])
         places = np.argsort(words, kind="stable").astype(PLACES)
+        turns = np.array(self.turns, dtype=TURNS)
+        holders = np.repeat(np.arange(len(turns), dtype=HOLDERS), turns["n_words"])[places]
         vocabulary = " ".join(["", *self._vocabulary, ""]) if self._vocabulary else ""
         return (
-            np.array(self.turns, dtype=TURNS).tobytes(),
+            turns.tobytes(),
             json.dumps(list(self._roles), ensure_ascii=False),
             vocabulary.encode(),
             starts.tobytes(),
+            holders.tobytes(),
             places.tobytes(),
         )
 
@@ -162,6 +167,6 @@ _TURNS_OF_RUN: Final = (
     " WHERE turn_offset > ? AND turn_offset <= ? ORDER BY turn_offset LIMIT ?"
 )
 _INSERT: Final = (
-    "INSERT INTO word_segments (above, up_to, is_merged, n_chars, turns, roles, vocabulary, starts, places)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO word_segments (above, up_to, is_merged, n_chars, turns, roles, vocabulary, starts, holders, places)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )

@@ -1,0 +1,60 @@
+"""The turns that no segment holds yet, kept as lower-case text and scanned; never many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import apsw
+import numpy as np
+
+from retrieval.search.segment import Flags, Numbers
+
+_NEWER: Final = (
+    "SELECT turn_offset, timestamp_ms, session_no, role, content FROM turns CROSS JOIN cards USING (session_id)"
+    " WHERE turn_offset > ? ORDER BY turn_offset"
+)
+
+
+class _Row(NamedTuple):
+    offset: int
+    time_ms: int
+    session_no: int
+    role: str
+    lowered: str
+
+
+class Tail:
+    """Turns above the last segment, in the order of offsets; immutable."""
+
+    def __init__(self, rows: Sequence[_Row] = ()) -> None:
+        self._rows = rows
+        self.offsets: Numbers = np.array([row.offset for row in rows], dtype=np.int64)
+        self.times_ms: Numbers = np.array([row.time_ms for row in rows], dtype=np.int64)
+        self.sessions: Numbers = np.array([row.session_no for row in rows], dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Count the turns."""
+        return len(self._rows)
+
+    def up_to_date(self, connection: apsw.Connection, sealed: int, last_offset: int, gone: set[int]) -> Tail:
+        """Give the tail without what is sealed or gone, and with the turns above the last offset looked at."""
+        new: list[Any] = connection.execute(_NEWER, (max(sealed, last_offset),)).fetchall()
+        is_shorter = bool(self._rows) and (self._rows[0].offset <= sealed or bool(gone))
+        if not new and not is_shorter:
+            return self
+        old = [row for row in self._rows if row.offset > sealed and row.offset not in gone]
+        return Tail([*old, *(_Row(*row[:4], row[4].lower()) for row in new)])
+
+    def rows_of(self, session_no: int) -> Numbers:
+        """List the rows of a session's turns."""
+        return np.flatnonzero(self.sessions == session_no)
+
+    def with_role(self, role: str) -> Flags:
+        """Tell which turns have a role, ``(n,)``."""
+        return np.array([row.role == role for row in self._rows], dtype=np.bool_)
+
+    def holding(self, text: str, connection: apsw.Connection) -> Flags | None:  # noqa: ARG002 - as of a segment
+        """Tell which turns hold a lower-case text, ``(n,)``; None when no turn does."""
+        flags = np.array([text in row.lowered for row in self._rows], dtype=np.bool_)
+        return flags if flags.any() else None
