@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_UNSPACED: Final = re.compile(
+UNSPACED: Final = (
     "["
     "\u0e00-\u0eff"  # Thai, Lao
     "\u1000-\u109f\u1780-\u17ff"  # Myanmar, Khmer
@@ -17,6 +17,8 @@ _UNSPACED: Final = re.compile(
     "\uac00-\ud7af"  # Hangul
     "]"
 )
+"""A character of a script that is written without spaces, as a regular expression."""
+_UNSPACED: Final = re.compile(UNSPACED)
 
 
 def index_form(text: str) -> str:

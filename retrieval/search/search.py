@@ -48,14 +48,33 @@ def require_within(name: str, value: int, least: int, most: int) -> None:
         raise ValueError(f"{name}: is {value!r}; give a whole number from {least} to {most}")
 
 
+def require_page(limit: int, offset: int) -> None:
+    """Refuse a page that cannot be.
+
+    Raises:
+        ValueError: a number is none, too small or too large; the message names the field.
+    """
+    require_within("limit", limit, 1, MOST_SESSIONS)
+    require_within("offset", offset, 0, MOST_SKIPPED)
+
+
+def require_text(name: str, value: str) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        ValueError: it is not; the message names the field.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: is {type(value).__name__}, not text")  # noqa: TRY004 - one error for a bad argument
+
+
 def require_query(query: str) -> None:
     """Refuse a query that is no text, or too long to be one.
 
     Raises:
         ValueError: it is.
     """
-    if not isinstance(query, str):
-        raise ValueError(f"query: is {type(query).__name__}, not text")  # noqa: TRY004 - one error for a bad argument
+    require_text("query", query)
     if len(query) > MAX_QUERY_CHARS or len(query.split()) > MAX_TERMS:
         raise ValueError(f"query: is longer than {MAX_QUERY_CHARS} characters or {MAX_TERMS} words; ask in fewer")
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.ledger.words import HOLDERS, PLACES, TURNS
+from retrieval.search.stems import Stemmer, prefix_of
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
@@ -45,7 +46,7 @@ class Segment:
         self.times_ms: Numbers = np.ascontiguousarray(rows["time_ms"])
         self.sessions: Numbers = rows["session"].astype(np.int64)
         self._role_codes: Numbers = np.ascontiguousarray(rows["role"])
-        self._n_words = np.ascontiguousarray(rows["n_words"])
+        self.n_words: Numbers = np.ascontiguousarray(rows["n_words"])
         self._roles: list[str] = json.loads(roles)
         self._vocabulary = vocabulary
         self._word_starts = np.flatnonzero(np.frombuffer(vocabulary, dtype=np.uint8) == _SPACE)
@@ -53,6 +54,8 @@ class Segment:
         self._holders = np.frombuffer(holders, dtype=HOLDERS)
         self._by_session: Numbers | None = None
         self._places: tuple[Numbers, Numbers] | None = None
+        self._words_of_stem: dict[str, Numbers] = {}
+        self._in_order: tuple[Numbers, Flags] | None = None
         self._answers: dict[str, Numbers | None] = {}
 
     @classmethod
@@ -73,6 +76,12 @@ class Segment:
             self._by_session = np.argsort(self.sessions, kind="stable")
         first, last = np.searchsorted(self.sessions, [session_no, session_no + 1], sorter=self._by_session)
         return self._by_session[first:last]
+
+    def in_order(self) -> tuple[Numbers, Flags]:
+        """Give the rows session by session, each in the order of time, and whether each has its session's next one."""
+        if self._in_order is None:
+            self._in_order = in_order(self.sessions, self.times_ms)
+        return self._in_order
 
     def with_role(self, role: str) -> Flags:
         """Tell which turns have a role, ``(n,)``."""
@@ -95,6 +104,21 @@ class Segment:
             return flags
         answer = self._answers[text]
         return None if answer is None else np.unpackbits(answer, count=len(self)).view(np.bool_)
+
+    def n_times(self, stem: str, stemmer: Stemmer) -> Numbers | None:
+        """Tell how often each turn has words of a stem, ``(n,)``; None when no turn has one."""
+        if stem not in self._words_of_stem:
+            self._words_of_stem[stem] = self._find_words(stem, stemmer)
+        words = self._words_of_stem[stem]
+        return np.bincount(self._of_words(self._holders, words), minlength=len(self)) if words.size else None
+
+    def _find_words(self, stem: str, stemmer: Stemmer) -> Numbers:
+        candidates = self._words_with(prefix_of(stem).encode())
+        starts, ends = self._word_starts[candidates], self._word_starts[candidates + 1]
+        words = [self._vocabulary[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        firsts = np.cumsum([0, *(len(word) for word in words)])
+        places = [at for found, at in stemmer.placed(b"".join(words).decode()) if found == stem]
+        return candidates[np.unique(np.searchsorted(firsts, places, side="right") - 1)]
 
     def _anywhere(self, part: bytes) -> Flags | None:
         return self._flags(self._of_words(self._holders, self._words_with(part)))
@@ -146,9 +170,18 @@ class Segment:
             row: Any = connection.execute(
                 "SELECT places FROM word_segments WHERE segment_id = ?", (self._number,)
             ).fetchone()
-            turn_of_place = np.repeat(np.arange(len(self), dtype=HOLDERS), self._n_words)
+            turn_of_place = np.repeat(np.arange(len(self), dtype=HOLDERS), self.n_words)
             self._places = np.frombuffer(row[0], dtype=PLACES), turn_of_place
         return self._places
+
+
+def in_order(sessions: Numbers, times_ms: Numbers) -> tuple[Numbers, Flags]:
+    """Sort turns session by session, then by time; tell of each but the last whether the next is of its session.
+
+    The rows of turns are in the order of arrival, which decides where times are equal.
+    """
+    rows = np.lexsort((times_ms, sessions))
+    return rows, sessions[rows[1:]] == sessions[rows[:-1]]
 
 
 def _bound(parts: list[bytes]) -> list[bytes]:

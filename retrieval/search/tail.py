@@ -1,4 +1,7 @@
-"""The turns that no segment holds yet, kept as lower-case text and scanned; never many."""
+"""The turns that no segment holds yet, kept as lower-case text and scanned; never many.
+
+Nothing in a tail changes but what it remembers of its turns' stems, so threads share it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import Any, Final, NamedTuple
 import apsw
 import numpy as np
 
-from retrieval.search.segment import Flags, Numbers
+from retrieval.search.segment import Flags, Numbers, in_order
+from retrieval.search.stems import Stemmer, prefix_of
 
 _NEWER: Final = (
     "SELECT turn_offset, timestamp_ms, session_no, role, content FROM turns CROSS JOIN cards USING (session_id)"
@@ -29,6 +33,8 @@ class Tail:
 
     def __init__(self, rows: Sequence[_Row] = ()) -> None:
         self._rows = rows
+        self._stems: dict[int, list[tuple[str, int]]] = {}
+        self.n_words: Numbers = np.array([row.lowered.count(" ") + 1 for row in rows], dtype=np.int64)
         self.offsets: Numbers = np.array([row.offset for row in rows], dtype=np.int64)
         self.times_ms: Numbers = np.array([row.time_ms for row in rows], dtype=np.int64)
         self.sessions: Numbers = np.array([row.session_no for row in rows], dtype=np.int64)
@@ -53,6 +59,24 @@ class Tail:
     def with_role(self, role: str) -> Flags:
         """Tell which turns have a role, ``(n,)``."""
         return np.array([row.role == role for row in self._rows], dtype=np.bool_)
+
+    def in_order(self) -> tuple[Numbers, Flags]:
+        """Give the rows session by session, each in the order of time, and whether each has its session's next one."""
+        return in_order(self.sessions, self.times_ms)
+
+    def n_times(self, stem: str, stemmer: Stemmer) -> Numbers | None:
+        """Tell how often each turn has words of a stem, ``(n,)``; None when no turn has one."""
+        prefix = prefix_of(stem)
+        counts = np.zeros(len(self), dtype=np.int64)
+        for place, row in enumerate(self._rows):
+            if prefix in row.lowered:
+                counts[place] = sum(found == stem for found, _ in self._stems_of(row, stemmer))
+        return counts if counts.any() else None
+
+    def _stems_of(self, row: _Row, stemmer: Stemmer) -> list[tuple[str, int]]:
+        if row.offset not in self._stems:
+            self._stems[row.offset] = stemmer.placed(row.lowered)
+        return self._stems[row.offset]
 
     def holding(self, text: str, connection: apsw.Connection) -> Flags | None:  # noqa: ARG002 - as of a segment
         """Tell which turns hold a lower-case text, ``(n,)``; None when no turn does."""
