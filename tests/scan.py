@@ -17,6 +17,8 @@ LINEAGE = ("lineage_id", "root_session_id", "thread_id")
 
 
 class Found(NamedTuple):
+    """A session, its score, and its best turn's index."""
+
     session_id: str
     score: float
     anchor_index: int

@@ -206,9 +206,8 @@ class _Batch:
         )
 
     def _remove_turns(self, condition: str, values: tuple[str | int, ...]) -> None:
-        self._cards.removing(
-            self._db.execute(f"SELECT turn_offset, session_id FROM turns WHERE {condition}", values).fetchall()
-        )
+        gone = self._db.execute(f"SELECT turn_offset, session_id FROM turns WHERE {condition}", values).fetchall()
+        self._cards.removing((int(str(offset)), str(session_id)) for offset, session_id in gone)
         offsets = f"SELECT turn_offset FROM turns WHERE {condition}"
         for statement in (
             f"DELETE FROM vectors WHERE trace_id IN (SELECT trace_id FROM traces WHERE turn_offset IN ({offsets}))",

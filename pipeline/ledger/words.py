@@ -29,7 +29,9 @@ MERGED_TURNS: Final = 16 * SEAL_TURNS
 MERGED_CHARS: Final = 16 * SEAL_CHARS
 _MOST_GAPS: Final = 2 * SEAL_TURNS
 _UNSEALED: Final = "unsealed_chars"
-_SHORT_ONES: Final = "FROM word_segments WHERE above >= (SELECT ifnull(max(up_to), 0) FROM word_segments WHERE is_merged)"
+_SHORT_ONES: Final = (
+    "FROM word_segments WHERE above >= (SELECT ifnull(max(up_to), 0) FROM word_segments WHERE is_merged)"
+)
 
 TURNS: Final = np.dtype(
     [("offset", "<i8"), ("time_ms", "<i8"), ("session", "<u4"), ("n_words", "<u4"), ("role", "<u2")]
@@ -46,17 +48,18 @@ def words_of(lowered: str) -> list[str]:
     return lowered.split(" ")
 
 
-def seal_when_due(connection: apsw.Connection, n_new_chars: int) -> None:
+def seal_when_due(connection: apsw.Connection, n_new_chars: int, *, seal_turns: int = SEAL_TURNS) -> None:
     """Put turns into segments when enough have come; inside the caller's transaction, after their sessions' cards.
 
     Args:
         connection: the ledger's.
         n_new_chars: characters of the turns that this transaction adds.
+        seal_turns: how many offsets above the last segment are enough.
     """
     sealed = _one(connection, "SELECT max(up_to) FROM word_segments")
     newest = _one(connection, "SELECT max(turn_offset) FROM turns")
     n_chars = n_new_chars + _one(connection, "SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?", _UNSEALED)
-    is_due = newest - sealed >= SEAL_TURNS or n_chars >= SEAL_CHARS
+    is_due = newest - sealed >= seal_turns or n_chars >= SEAL_CHARS
     connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_UNSEALED, str(0 if is_due else n_chars)))
     if is_due:
         _build(connection, sealed, newest)

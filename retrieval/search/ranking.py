@@ -19,11 +19,15 @@ PROFILES: Final = ("best", "keyword")
 class Ranking(Protocol):
     """One query's sessions."""
 
-    sessions: Sequence[tuple[int, float]]
-    """Their numbers and scores, best first, continuations not yet made one."""
+    @property
+    def sessions(self) -> Sequence[tuple[int, float]]:
+        """Their numbers and scores, best first, continuations not yet made one."""
+        ...
 
-    wanted: Sequence[str]
-    """What a snippet is to show, the most telling first."""
+    @property
+    def wanted(self) -> Sequence[str]:
+        """What a snippet is to show, the most telling first."""
+        ...
 
     def anchor(self, connection: apsw.Connection, session_no: int) -> tuple[int, Row]:
         """Give the turn of a session that the query is about, and its index."""

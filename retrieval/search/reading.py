@@ -23,7 +23,7 @@ class Row(NamedTuple):
     """A turn: where it stands in its session, and what it says."""
 
     time_ms: int
-    index: int
+    number: int
     turn_id: str
     role: str
     content: str
@@ -45,7 +45,8 @@ class SessionRow(NamedTuple):
 
     def says(self) -> dict[str, Any]:
         """Give what the session says about itself."""
-        return json.loads(self.facts) if self.facts != "{}" else {}  # type: ignore[no-any-return]
+        found: dict[str, Any] = json.loads(self.facts) if self.facts != "{}" else {}
+        return found
 
 
 def iso(time_ms: int) -> str:

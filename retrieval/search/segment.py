@@ -78,7 +78,7 @@ class Segment:
         return self._by_session[first:last]
 
     def in_order(self) -> tuple[Numbers, Flags]:
-        """Give the rows session by session, each in the order of time, and whether each has its session's next one."""
+        """Give the rows session by session, each in the order of time, and whether the next is of its session."""
         if self._in_order is None:
             self._in_order = in_order(self.sessions, self.times_ms)
         return self._in_order

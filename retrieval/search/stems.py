@@ -15,8 +15,8 @@ import apsw
 from pipeline.ledger.fulltext import UNSPACED
 
 _STOP: Final = frozenset(
-    "a about ani an and are as at be been but by can could did do doe done ha had have he her hi him how i if in into is"
-    " it me my no not of on or our she should so some than that the their them then there these thei this those to us"
+    "a about ani an and are as at be been but by can could did do doe done ha had have he her hi him how i if in into"
+    " is it me my no not of on or our she should so some than that the their them then there these thei this those to us"
     " wa we were what when where which who whi will with would you your d ll m re s t ve".split()
 )
 _UNSPACED_RUN: Final = re.compile(f"{UNSPACED}+")

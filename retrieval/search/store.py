@@ -138,7 +138,7 @@ class SessionSearch:
                 raise NotFoundError(f"session_id: {where} does not exist, so it has no session; check the scope")
             return shown.window_around(opened[0], session_id, around_message_id, window)
 
-    def recent(  # noqa: PLR0913 - the public surface; all but one have defaults
+    def recent(
         self,
         scope: Scope | str,
         *,

@@ -50,7 +50,8 @@ class Tail:
         if not new and not is_shorter:
             return self
         old = [row for row in self._rows if row.offset > sealed and row.offset not in gone]
-        return Tail([*old, *(_Row(*row[:4], row[4].lower()) for row in new)])
+        added = [_Row(offset, at, number, role, text.lower()) for offset, at, number, role, text in new]
+        return Tail([*old, *added])
 
     def rows_of(self, session_no: int) -> Numbers:
         """List the rows of a session's turns."""
@@ -61,7 +62,7 @@ class Tail:
         return np.array([row.role == role for row in self._rows], dtype=np.bool_)
 
     def in_order(self) -> tuple[Numbers, Flags]:
-        """Give the rows session by session, each in the order of time, and whether each has its session's next one."""
+        """Give the rows session by session, each in the order of time, and whether the next is of its session."""
         return in_order(self.sessions, self.times_ms)
 
     def n_times(self, stem: str, stemmer: Stemmer) -> Numbers | None:

@@ -45,11 +45,10 @@ class WordScores:
 
     def add_question(self, asked: Asked, needle: str, stemmer: Stemmer, connection: apsw.Connection) -> None:
         """Score what is asked for: stems, what stands for itself, and the question as it was written."""
-        parts = list(asked.parts)
-        for stem in asked.stems:
-            if not self._add([turns.n_times(stem, stemmer) for turns in self._parts]):
-                parts.append(prefix_of(stem))  # no word has it: it may be the middle of one
-        for part in parts:
+        unknown = [
+            stem for stem in asked.stems if not self._add([turns.n_times(stem, stemmer) for turns in self._parts])
+        ]
+        for part in (*asked.parts, *map(prefix_of, unknown)):  # what no word begins with may be the middle of one
             self._add([turns.holding(part, connection) for turns in self._parts])
         if needle:
             self._add_whole([turns.holding(needle, connection) for turns in self._parts])
@@ -92,7 +91,7 @@ class WordScores:
         n_found = sum(int(held.sum()) for held in flags if held is not None)
         for scores, held in zip(self.of_turns, flags, strict=True):
             if held is not None:
-                scores += _WHOLE * _rarity(n_found, self._n_turns) * held
+                scores[held] += _WHOLE * _rarity(n_found, self._n_turns)
 
 
 def _rarity(n_with: int, n: int) -> float:

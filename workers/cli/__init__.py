@@ -1,10 +1,13 @@
-"""The `turnstream` command: feed puts events in, operate runs and looks after the pipeline, ask reads, demo shows."""
+"""The `turnstream` command.
+
+feed puts events in, operate runs and looks after the pipeline, ask and past read, demo shows.
+"""
 
 from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, demo, feed, operate
+from workers.cli import ask, common, demo, feed, operate, past
 
 app = typer.Typer(
     name="turnstream",
@@ -21,6 +24,9 @@ for verb in (
     feed.backfill,
     operate.wait,
     ask.retrieve,
+    past.search,
+    past.window,
+    past.recent,
     operate.stats,
     feed.forget,
     operate.settings,

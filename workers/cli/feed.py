@@ -89,9 +89,18 @@ def forget(
     common.out.print(f"asked for as entry {entry_id}; 'turnstream wait' returns when it is done")
 
 
-def schema() -> None:
-    """Print the JSON Schema of events."""
-    common.print_json(contract.json_schema())
+def schema(
+    tool: Annotated[str | None, typer.Option(help="Print a tool's instead, for OpenAI function calling.")] = None,
+) -> None:
+    """Print the JSON Schema of events, or of a tool."""
+    if tool is None:
+        common.print_json(contract.json_schema())
+        return
+    from retrieval.search.tool import TOOL, tool_schema  # noqa: PLC0415 - whoever publishes loads no reader
+
+    if tool != TOOL:
+        raise ConfigError(f"there is no tool {tool!r}; the one there is: {TOOL}")
+    common.print_json(tool_schema())
 
 
 def _publisher(settings: Settings, *, backlog_wait_s: float = 30.0) -> Publisher:
