@@ -33,14 +33,15 @@ class _Turn(NamedTuple):
     metadata: dict[str, Any]
 
 
-def scan(
-    shards: Shards, scope: Scope, query: str, *, counts: Callable[[str, int, str], bool] = lambda *_: True
-) -> list[Found]:
+Sessions = dict[str, list["_Turn"]]
+
+
+def scan(sessions: Sessions, query: str, *, counts: Callable[[str, int, str], bool] = lambda *_: True) -> list[Found]:
     """Find sessions; ``counts`` tells of a session, a time and a role whether the turn counts."""
     needle = query.strip().lower()
     terms = needle.split()
     found = []
-    for session_id, turns in _sessions(shards, scope).items():
+    for session_id, turns in sessions.items():
         scores = [
             _score(needle, terms, turn.content.lower()) * counts(session_id, turn.time_ms, turn.role)
             for turn in turns
@@ -60,7 +61,8 @@ def _score(needle: str, terms: list[str], content: str) -> int:
     return 2 * (bool(needle) and needle in content) + sum(term in content for term in terms)
 
 
-def _sessions(shards: Shards, scope: Scope) -> dict[str, list[_Turn]]:
+def read_sessions(shards: Shards, scope: Scope) -> Sessions:
+    """Read all turns of a scope, session by session, in order."""
     sessions = defaultdict(list)
     with closing(Ledger.open(shards.ledger_path(scope), scope)) as ledger, ledger.read() as connection:
         for session_id, *turn, metadata in connection.execute(

@@ -1,11 +1,11 @@
 """PraisonAI's sessions: a folder of ``*.json``, or one of its files, each one session.
 
-``{"session_id", "messages": [{"role", "content", "timestamp"}], "created_at", "updated_at", "agent_name", "metadata"}``.
-Messages become turns, archived ones before the others. What a session says about itself (title, agent, source, the
+A session has ``session_id, messages[{role, content, timestamp}], created_at, updated_at, agent_name, metadata``. Its
+messages become turns, archived ones before the others. What a session says about itself (title, agent, source, the
 conversation it continues) is put into the metadata of each of its turns, so that it lasts as long as any of them.
 
-A file that cannot be used is named and left out, and so is a message; a file of which only a part is odd (a byte order
-mark, `metadata` that is no object, a time as a number) goes in without that part, and is named as well.
+A file that cannot be used is named and left out, and so is a message; a file of which only a part is odd (a byte
+order mark, `metadata` that is no object, a time as a number) goes in without that part, and is named as well.
 
 Time: a message's own; else one second after the one before it; else the session's `created_at` or `updated_at`; else
 the file's modification time. Times that are not a message's own carry ``time_from`` in the turn's metadata.
@@ -30,7 +30,16 @@ FORMAT: Final = "praisonai"
 MAX_FILE_BYTES: Final = 256 << 20
 _STEP_MS: Final = 1_000
 _SAID_OF_SESSION: Final = (
-    *("title", "agent_name", "source", "automated", "lineage_id", "root_session_id", "thread_id", "parent_session_id"),
+    *(
+        "title",
+        "agent_name",
+        "source",
+        "automated",
+        "lineage_id",
+        "root_session_id",
+        "thread_id",
+        "parent_session_id",
+    ),
 )
 
 
@@ -95,7 +104,10 @@ def _session(file: Path, position: int, scope: Scope) -> _Session:
         [*_messages(fields, "archived_messages"), *_messages(fields, "messages")],
         start_ms,
         time_from,
-        {"source": FORMAT, **{name: value for name, value in facts.items() if isinstance(value, str | bool) and value}},
+        {
+            "source": FORMAT,
+            **{name: value for name, value in facts.items() if isinstance(value, str | bool) and value},
+        },
         oddities,
     )
 

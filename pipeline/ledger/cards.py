@@ -41,7 +41,7 @@ class Card:
     last: Place = (0, 0, "")
     opening: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    pace: Pace = Pace()
+    pace: Pace = field(default_factory=Pace)
 
     def then(self, place: Place, role: str, content: str, metadata: Mapping[str, Any]) -> Card:
         """Add the next turn, in the session's order."""

@@ -1,9 +1,9 @@
 """Which words the turns hold, and where: found again in any script, from the commit on.
 
-Turns are sealed in runs of offsets. A segment holds a run's distinct words and, for each, its places: all words of the
-run are numbered through. A word here is what stands between two spaces of the lower-case text, and nothing else: so a
-text without spaces is part of a turn exactly if it is part of one of its words, and a text with spaces exactly if its
-words stand side by side. That makes the answer the same as a scan's, with no text to read again.
+Turns are sealed in runs of offsets. A segment holds a run's distinct words and, for each, its places: all words of
+the run are numbered through. A word here is what stands between two spaces of the lower-case text, and nothing else:
+so a text without spaces is part of a turn exactly if it is part of one of its words, and a text with spaces exactly if
+its words stand side by side. That makes the answer the same as a scan's, with no text to read again.
 
 Turns above the last segment are not sealed yet; readers scan them. A segment never changes. A turn that is removed
 leaves a gap until its segment is built anew: when there are many, and always at a purge, because a segment tells what

@@ -1,21 +1,21 @@
 """Ranking profile `best`: people ask questions, not keywords.
 
-A turn's score adds up how well its words answer (BM25 over stems, and the whole query as it stands), and how near its
-meaning is (the vectors of its traces). A third of each neighbour's score is added, because an answer stands beside its
-question. A session's score adds up its three best turns, the second counting half and the third a quarter, and BM25
+A turn's score adds up how well its words answer (BM25 over stems, and the whole query as it stands), and how near
+its meaning is (the vectors of its traces). A third of each neighbour's score is added, because an answer stands
+beside its question. A session's score adds up its three best turns, the second counting half and the third a quarter, and BM25
 over the session as a whole. Words count from the commit on, meaning once the turn is embedded. A query none of whose
 words occurs, and that means nothing to the vectors, is ranked as profile `keyword` does.
 
-Weights were chosen on LoCoMo's conversations 1–5, where words alone find the evidence session among the first five in
-92 of 100 questions, and one more with vectors.
+Weights were chosen on LoCoMo's conversations 1–5, where words alone find the evidence session among the first
+five in 92 of 100 questions, and one more with vectors.
 
-Why neighbours are sought inside a segment only: sorting all turns would take longer than all the rest, and a segment's
-edge stands between few neighbours.
+Why neighbours are sought inside a segment only: sorting all turns would take longer than all the rest, and the edge
+of a segment stands between few neighbours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +36,8 @@ _NEIGHBOUR: Final = 0.3
 _MEANING: Final = 0.5
 _SESSION: Final = 0.3
 _BEST_TURNS: Final = (1.0, 0.5, 0.25)
+_LOOKED_AT: Final = 256
+"""Sessions whose three best turns are added up: those that could come first; of the others the best one counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,11 @@ class BestRanking:
             _as_shares([spread(turns, scores) for turns, scores in zip(self._turns, words.of_turns, strict=True)], 1),
             _as_shares([spread(turns, _nearness(turns, near)) for turns in self._turns], _MEANING) if near else None,
         )
-        for part, scores in zip(parts, self._scores, strict=True):
-            is_allowed = keyword.allowed(part, limits, state.cards)
-            if is_allowed is not None:
-                scores *= is_allowed
+        masks = [keyword.allowed(part, limits, state.cards) for part in parts]
+        self._scores = [
+            scores if mask is None else scores * mask for scores, mask in zip(self._scores, masks, strict=True)
+        ]
+        self._best = _greatest(self._turns, self._scores, len(state.cards.ranks))
         self.sessions = self._ranked(words.of_sessions(), state.cards)
         self.wanted: Sequence[str] = [needle, *asked.parts, *sorted(asked.stems, key=len, reverse=True)]
 
@@ -83,22 +86,31 @@ class BestRanking:
         found = [keyword.Scored(*pair) for pair in zip(self._turns, self._scores, strict=True)]
         return reading.earliest(connection, keyword.best_of(found, session_no))
 
-    def _ranked(self, of_sessions: Numbers, cards: Cards) -> list[tuple[int, float]]:
+    def finds_any(self) -> bool:
+        """Tell whether there is any session."""
+        return bool(self._best.any())
+
+    def _ranked(self, of_sessions: Numbers, cards: Cards) -> Iterator[tuple[int, float]]:
         """Rank sessions by their best turns and as a whole."""
-        best = [_best_turns(turns, scores) for turns, scores in zip(self._turns, self._scores, strict=True)]
-        numbers, scores = _per_session(best)
+        best = self._best
+        numbers = np.flatnonzero(best)
         if not numbers.size:
-            return []
-        whole = of_sessions[numbers]
-        total = (scores / scores.max() + _SESSION * whole / (whole.max() or 1.0)) / (1 + _SESSION)
-        return keyword.in_order(
-            numbers, np.round(total * np.where(cards.is_automated[numbers], keyword.DEMOTION, 1.0), 6), cards
-        )
+            return iter(())
+        whole = of_sessions[numbers] / (of_sessions[numbers].max() or 1.0)
+        bound = sum(_BEST_TURNS) * best[numbers]
+        if len(numbers) > _LOOKED_AT:
+            first = np.argpartition(-(bound / bound.max() + _SESSION * whole), _LOOKED_AT)[:_LOOKED_AT]
+        else:
+            first = np.arange(len(numbers))
+        best[numbers[first]] = _sums(self._turns, self._scores, numbers[first], len(best))[numbers[first]]
+        total = (best[numbers] / best.max() + _SESSION * whole) / (1 + _SESSION)
+        demoted = np.where(cards.is_automated[numbers], keyword.DEMOTION, 1.0)
+        return keyword.in_order(numbers, np.round(total * demoted, 6), cards)
 
 
 def spread(turns: Segment | Tail, scores: Numbers) -> Numbers:
     """Add to each turn's score, ``(n,)``, a share of its neighbours'."""
-    rows, is_next = turns.in_order()
+    rows, is_next, *_ = turns.in_order()
     ordered = scores[rows]
     wider = ordered.copy()
     wider[1:] += _NEIGHBOUR * ordered[:-1] * is_next
@@ -126,35 +138,28 @@ def _added(some: list[Numbers], others: list[Numbers] | None) -> list[Numbers]:
     return some if others is None else [a + b for a, b in zip(some, others, strict=True)]
 
 
-def _best_turns(turns: Segment | Tail, scores: Numbers) -> tuple[Numbers, Numbers]:
-    """Give the three best scores of each session in one part: session numbers, and scores greater than zero."""
-    rows = turns.in_order()[0]
-    rows = rows[scores[rows] > 0]
-    numbers, values = turns.sessions[rows], scores[rows].copy()
-    found_numbers, found_values = [numbers[:0]], [values[:0]]
-    for _ in _BEST_TURNS:
-        firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        if not firsts.size:
-            break
-        greatest = np.maximum.reduceat(values, firsts)
-        found_numbers.append(numbers[firsts])
-        found_values.append(greatest)
-        is_greatest = np.flatnonzero(values == np.repeat(greatest, np.diff(firsts, append=len(numbers))))
-        first_greatest = is_greatest[np.flatnonzero(np.diff(numbers[is_greatest], prepend=-1))]
-        numbers, values = np.delete(numbers, first_greatest), np.delete(values, first_greatest)
-    return np.concatenate(found_numbers), np.concatenate(found_values)
+def _greatest(parts: Sequence[Segment | Tail], scores: Sequence[Numbers], n_numbers: int) -> Numbers:
+    """Give the best score of each session, by its number."""
+    best = np.zeros(n_numbers)
+    for turns, values in zip(parts, scores, strict=True):
+        order = turns.in_order()
+        here = np.maximum.reduceat(values[order.rows], order.firsts)
+        best[order.sessions] = np.maximum(best[order.sessions], here)
+    return best
 
 
-def _per_session(parts: list[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
-    """Weigh the best turns of each session over all parts."""
-    if not parts:
-        return np.zeros(0, np.int64), np.zeros(0)
-    numbers, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.lexsort((-scores, numbers))
-    numbers, scores = numbers[order], scores[order]
+def _sums(parts: Sequence[Segment | Tail], scores: Sequence[Numbers], wanted: Numbers, n_numbers: int) -> Numbers:
+    """Weigh and add up the best turns of some sessions, by number; the others are left at zero."""
+    is_wanted = np.zeros(n_numbers, dtype=np.bool_)
+    is_wanted[wanted] = True
+    rows = [
+        np.flatnonzero(is_wanted[turns.sessions] & (values > 0)) for turns, values in zip(parts, scores, strict=True)
+    ]
+    numbers = np.concatenate([turns.sessions[some] for turns, some in zip(parts, rows, strict=True)])
+    values = np.concatenate([values[some] for values, some in zip(scores, rows, strict=True)])
+    order = np.lexsort((-values, numbers))
+    numbers, values = numbers[order], values[order]
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
-    if not firsts.size:
-        return numbers, scores
     nth = np.arange(len(numbers)) - np.repeat(firsts, np.diff(firsts, append=len(numbers)))
     weights = np.append(_BEST_TURNS, 0.0)[np.minimum(nth, len(_BEST_TURNS))]
-    return numbers[firsts], np.add.reduceat(scores * weights, firsts)
+    return np.bincount(numbers, weights=values * weights, minlength=n_numbers)

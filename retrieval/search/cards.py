@@ -1,6 +1,6 @@
 """The cards of a scope's sessions in memory, as arrays by session number, so that ranking reads no rows.
 
-Nothing here outlives the process. A card of a session that is gone stays: what a search finds counts only by its turns.
+Nothing here outlives the process. The card of a session that is gone stays: a session counts only by its turns.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _CHANGED: Final = (
 
 
 class Cards:
-    """Which sessions there are, in which order equal ones come, which are automated, which one conversation; immutable.
+    """Which sessions there are, how equal ones are sorted, which are automated and which one conversation; immutable.
 
-    ``ranks`` sorts by the latest turn, then by id. Arrays have one row per session number; numbers that were never given out are zero.
+    ``ranks`` sorts by the latest turn, then by id. Arrays have one row per session number, zero for those not in use.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,15 @@ class Cards:
         size = max(len(self.last_ms), max(row[0] for row in rows) + 1)
         newer.last_ms, newer.is_automated = np.resize(self.last_ms, size), np.resize(self.is_automated, size)
         newer.sessions, newer.numbers, newer._keys = dict(self.sessions), dict(self.numbers), dict(self._keys)
-        for number, _, is_automated, *card in rows:
-            session = SessionRow(*card)
-            newer.last_ms[number], newer.is_automated[number] = session.last_ms, is_automated
-            newer.sessions[number], newer.numbers[session.session_id] = session, number
-            newer._keys[session.session_id] = lineage.key_of(session.session_id, session.says())
+        sessions = [SessionRow(*row[3:]) for row in rows]
+        numbers = [row[0] for row in rows]
+        newer.last_ms[numbers] = [session.last_ms for session in sessions]
+        newer.is_automated[numbers] = [row[2] for row in rows]
+        newer.sessions.update(zip(numbers, sessions, strict=True))
+        newer.numbers.update((session.session_id, number) for number, session in zip(numbers, sessions, strict=True))
+        newer._keys.update(
+            (session.session_id, lineage.key_of(session.session_id, session.says())) for session in sessions
+        )
         newer.ranks = newer._ranked(self._by_id if len(newer.sessions) == len(self.sessions) else None)
         return newer
 

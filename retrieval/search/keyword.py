@@ -10,6 +10,7 @@ Source: the scoring of the PraisonAI cross-session recall documentation.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,7 @@ from retrieval.search.tail import Tail
 WHOLE: Final = 2
 DEMOTION: Final = 0.25
 """What an automated session's score is multiplied by."""
+_SORTED_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ def scored(connection: apsw.Connection, state: State, query: str, limits: Limits
     return found
 
 
-def ranked(found: list[Scored], cards: Cards) -> list[tuple[int, float]]:
-    """Give the sessions that score, with their score: highest first, then latest, then by id."""
+def ranked(found: list[Scored], cards: Cards) -> Iterator[tuple[int, float]]:
+    """Yield the sessions that score, with their score: highest first, then latest, then by id."""
     sums = np.zeros(len(cards.ranks))
     for part in found:
         sums += np.bincount(part.turns.sessions, weights=part.scores, minlength=len(sums))
@@ -57,10 +59,19 @@ def ranked(found: list[Scored], cards: Cards) -> list[tuple[int, float]]:
     return in_order(numbers, sums[numbers] * np.where(cards.is_automated[numbers], DEMOTION, 1.0), cards)
 
 
-def in_order(numbers: Numbers, scores: Numbers, cards: Cards) -> list[tuple[int, float]]:
-    """Sort sessions: highest score first, then latest, then by id."""
+def in_order(numbers: Numbers, scores: Numbers, cards: Cards) -> Iterator[tuple[int, float]]:
+    """Yield sessions: highest score first, then latest, then by id; sorted as far as they are asked for."""
+    is_left = np.ones(len(numbers), dtype=np.bool_)
+    if len(numbers) > 2 * _SORTED_AT_ONCE:
+        least = np.partition(scores, len(scores) - _SORTED_AT_ONCE)[len(scores) - _SORTED_AT_ONCE]
+        is_left = scores < least
+        yield from _sorted(numbers[~is_left], scores[~is_left], cards)
+    yield from _sorted(numbers[is_left], scores[is_left], cards)
+
+
+def _sorted(numbers: Numbers, scores: Numbers, cards: Cards) -> Iterator[tuple[int, float]]:
     order = np.lexsort((cards.ranks[numbers], -scores))
-    return list(zip(numbers[order].tolist(), scores[order].tolist(), strict=True))
+    return zip(numbers[order].tolist(), scores[order].tolist(), strict=True)
 
 
 def best_of(found: list[Scored], session_no: int) -> Numbers:

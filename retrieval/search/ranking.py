@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import apsw
@@ -20,8 +20,8 @@ class Ranking(Protocol):
     """One query's sessions."""
 
     @property
-    def sessions(self) -> Sequence[tuple[int, float]]:
-        """Their numbers and scores, best first, continuations not yet made one."""
+    def sessions(self) -> Iterator[tuple[int, float]]:
+        """Their numbers and scores, once, best first, continuations not yet made one."""
         ...
 
     @property
@@ -48,7 +48,7 @@ class KeywordRanking:
         return reading.earliest(connection, keyword.best_of(self._found, session_no))
 
 
-def one_of_each(sessions: Sequence[tuple[int, float]], cards: Cards) -> Iterator[tuple[int, float]]:
+def one_of_each(sessions: Iterable[tuple[int, float]], cards: Cards) -> Iterator[tuple[int, float]]:
     """Keep the best session of each conversation."""
     seen = set()
     for number, score in sessions:

@@ -7,7 +7,7 @@ memory only: some hundred bytes a turn.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import apsw
 import numpy as np
@@ -55,7 +55,7 @@ class Segment:
         self._by_session: Numbers | None = None
         self._places: tuple[Numbers, Numbers] | None = None
         self._words_of_stem: dict[str, Numbers] = {}
-        self._in_order: tuple[Numbers, Flags] | None = None
+        self._in_order: Order | None = None
         self._answers: dict[str, Numbers | None] = {}
 
     @classmethod
@@ -77,10 +77,10 @@ class Segment:
         first, last = np.searchsorted(self.sessions, [session_no, session_no + 1], sorter=self._by_session)
         return self._by_session[first:last]
 
-    def in_order(self) -> tuple[Numbers, Flags]:
-        """Give the rows session by session, each in the order of time, and whether the next is of its session."""
+    def in_order(self) -> Order:
+        """Give the turns session by session."""
         if self._in_order is None:
-            self._in_order = in_order(self.sessions, self.times_ms)
+            self._in_order = in_order(self.sessions, self.times_ms, self.n_words)
         return self._in_order
 
     def with_role(self, role: str) -> Flags:
@@ -175,13 +175,28 @@ class Segment:
         return self._places
 
 
-def in_order(sessions: Numbers, times_ms: Numbers) -> tuple[Numbers, Flags]:
-    """Sort turns session by session, then by time; tell of each but the last whether the next is of its session.
+class Order(NamedTuple):
+    """Turns session by session, each in the order of time.
 
-    The rows of turns are in the order of arrival, which decides where times are equal.
+    Their rows, whether each but the last is followed by one of its session, and of each session the place where it
+    begins, its number and its words.
     """
+
+    rows: Numbers
+    is_next: Flags
+    firsts: Numbers
+    sessions: Numbers
+    n_words: Numbers
+
+
+def in_order(sessions: Numbers, times_ms: Numbers, n_words: Numbers) -> Order:
+    """Sort turns, whose rows are in the order of arrival: it decides where times are equal."""
     rows = np.lexsort((times_ms, sessions))
-    return rows, sessions[rows[1:]] == sessions[rows[:-1]]
+    numbers = sessions[rows]
+    is_next = numbers[1:] == numbers[:-1]
+    firsts = np.flatnonzero(np.append(True, ~is_next))
+    sums = np.add.reduceat(n_words[rows], firsts, dtype=np.int64)
+    return Order(rows, is_next, firsts, numbers[firsts], sums)
 
 
 def _bound(parts: list[bytes]) -> list[bytes]:

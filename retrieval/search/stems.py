@@ -1,7 +1,7 @@
 """A question as the stems that tell sessions apart: "What did Caroline research?" asks for `carolin` and `research`.
 
-Stems are those of SQLite's porter tokenizer, as in the ledger's full text. Scripts written without spaces give pairs of
-characters instead, looked for as they are.
+Stems are those of SQLite's porter tokenizer, as in the ledger's full text. Scripts written without spaces give pairs
+of characters instead, looked for as they are.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ import apsw
 from pipeline.ledger.fulltext import UNSPACED
 
 _STOP: Final = frozenset(
-    "a about ani an and are as at be been but by can could did do doe done ha had have he her hi him how i if in into"
-    " is it me my no not of on or our she should so some than that the their them then there these thei this those to us"
-    " wa we were what when where which who whi will with would you your d ll m re s t ve".split()
+    re.findall(
+        "[a-z]+",
+        "a about ani an and are as at be been but by can could did do doe done ha had have he her hi him how i if in"
+        " into is it me my no not of on or our she should so some than that the their them then there these thei this"
+        " those to us wa we were what when where which who whi will with would you your d ll m re s t ve",
+    )
 )
+"""Stems, not words."""
 _UNSPACED_RUN: Final = re.compile(f"{UNSPACED}+")
 _LEAST_PREFIX: Final = 3
 

@@ -230,7 +230,7 @@ class _QueryVectors:
 
 def _best(connection: apsw.Connection, state: State, query: str, limits: Limits, near: Near | None) -> Ranking:
     best = BestRanking(connection, state, query, limits, near)
-    return best if best.sessions else KeywordRanking(connection, state, query, limits)
+    return best if best.finds_any() else KeywordRanking(connection, state, query, limits)
 
 
 def _near(view: View, vector: Vectors, limits: Limits) -> Near:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 import numpy as np
 
-from retrieval.search.segment import Flags, Numbers, in_order
+from retrieval.search.segment import Flags, Numbers, Order, in_order
 from retrieval.search.stems import Stemmer, prefix_of
 
 _NEWER: Final = (
@@ -61,9 +61,9 @@ class Tail:
         """Tell which turns have a role, ``(n,)``."""
         return np.array([row.role == role for row in self._rows], dtype=np.bool_)
 
-    def in_order(self) -> tuple[Numbers, Flags]:
-        """Give the rows session by session, each in the order of time, and whether the next is of its session."""
-        return in_order(self.sessions, self.times_ms)
+    def in_order(self) -> Order:
+        """Give the turns session by session."""
+        return in_order(self.sessions, self.times_ms, self.n_words)
 
     def n_times(self, stem: str, stemmer: Stemmer) -> Numbers | None:
         """Tell how often each turn has words of a stem, ``(n,)``; None when no turn has one."""

@@ -39,7 +39,8 @@ class WordScores:
         self._n_words = sum(int(turns.n_words.sum()) for turns in self._parts) or 1
         self._lengths = np.zeros(n_numbers)
         for turns in self._parts:
-            self._lengths += np.bincount(turns.sessions, weights=turns.n_words, minlength=n_numbers)
+            order = turns.in_order()
+            self._lengths[order.sessions] += order.n_words
         self._n_sessions = int(np.count_nonzero(self._lengths)) or 1
         self._of_sessions = np.zeros(n_numbers)
 

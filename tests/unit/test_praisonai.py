@@ -58,7 +58,11 @@ MALFORMED = {
         1,
     ),
     "an entry without a role": (session("odd", messages=[{"content": "x"}]), "role", 0),
-    "a time of an entry that is none": (session("odd", messages=[{"role": "user", "content": "x", "timestamp": [1]}]), "timestamp", 0),
+    "a time of an entry that is none": (
+        session("odd", messages=[{"role": "user", "content": "x", "timestamp": [1]}]),
+        "timestamp",
+        0,
+    ),
     "nested too deeply": (b'{"a":' * 100_000, "nested", 0),
 }
 
@@ -87,10 +91,18 @@ def test_a_session_keeps_its_times_its_order_and_what_it_says_about_itself(tmp_p
     content["messages"].append({"role": "tool", "content": [{"type": "text", "text": "42"}]})
     found = items(write(tmp_path, "s", content))
     said = turns(found)
-    assert [(turn.index, turn.timestamp_ms / 1000) for turn in said] == [(0, T0 - 900), (1, T0), (2, T0 + 5), (3, T0 + 6)]
+    assert [(turn.index, turn.timestamp_ms / 1000) for turn in said] == [
+        (0, T0 - 900),
+        (1, T0),
+        (2, T0 + 5),
+        (3, T0 + 6),
+    ]
     assert said[0].metadata == {
-        **{"source": "praisonai", "title": "A title", "agent_name": "Helper"},
-        **{"root_session_id": "r", "parent_session_id": "p"},
+        "source": "praisonai",
+        "title": "A title",
+        "agent_name": "Helper",
+        "root_session_id": "r",
+        "parent_session_id": "p",
     }
     assert said[3].metadata["time_from"] == "session"
     assert said[3].content == '[{"text":"42","type":"text"}]'

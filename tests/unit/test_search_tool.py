@@ -132,8 +132,13 @@ def test_an_error_is_an_answer_that_names_what_is_wrong(
 def test_records_have_their_defaults_and_the_memory_is_a_store(memory: Memory) -> None:
     """Other stores and other tools are written against these."""
     assert SessionHit("s").as_dict() == {
-        **{"session_id": "s", "title": "", "when": None, "snippet": "", "score": 0.0},
-        **{"anchor_index": -1, "messages": []},
+        "session_id": "s",
+        "title": "",
+        "when": None,
+        "snippet": "",
+        "score": 0.0,
+        "anchor_index": -1,
+        "messages": [],
     }
     assert SessionHit("s", bookends={"opening": []}).as_dict()["bookends"] == {"opening": []}
     assert SessionSummary("s").as_dict() == {"session_id": "s", "title": "", "when": None, "message_count": 0}

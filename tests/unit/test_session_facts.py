@@ -70,7 +70,7 @@ def test_a_session_is_automated_when_it_says_so(source: str) -> None:
         ([130.0] * 9, False),  # slow
     ],
 )
-def test_speed_alone_does_not_demote_a_session_with_human_pauses(pauses: list[float], automated: bool) -> None:
+def test_speed_alone_does_not_demote_a_session_with_human_pauses(pauses: list[float], *, automated: bool) -> None:
     """The documentation's rule takes every lively chat for a machine."""
     pace = paced(pauses)
     if pauses == [60.5] * 5:
@@ -91,7 +91,13 @@ def test_an_automated_session_scores_a_quarter(memory: Memory) -> None:
     said = [turn(f"e{i}", "whale", session="auto", at_s=10 * i) for i in range(8)]
     tell(memory, *reversed(said), turn("h", "whale", session="human"))
     assert [(hit.session_id, hit.score) for hit in keyword(memory, "whale")] == [("auto", 6), ("human", 3)]
-    tell(memory, *(TurnDeleted(scope=SCOPE, session_id="auto", turn_id=f"e{i}", timestamp_ms=0, event_id=f"d{i}") for i in range(5)))
+    tell(
+        memory,
+        *(
+            TurnDeleted(scope=SCOPE, session_id="auto", turn_id=f"e{i}", timestamp_ms=0, event_id=f"d{i}")
+            for i in range(5)
+        ),
+    )
     assert [(hit.session_id, hit.score) for hit in keyword(memory, "whale")] == [("auto", 9), ("human", 3)]
 
 
@@ -121,7 +127,7 @@ def test_times_that_an_importer_made_up_do_not_make_a_machine(memory: Memory) ->
     ],
 )
 def test_continuations_collapse_by_the_first_of_three_names(
-    memory: Memory, first: dict[str, str], second: dict[str, str], is_one: bool
+    memory: Memory, first: dict[str, str], second: dict[str, str], *, is_one: bool
 ) -> None:
     """A value under one name says nothing about another; who came before says nothing at all."""
     tell(
@@ -154,7 +160,12 @@ def test_a_title_is_the_given_one_then_the_agent_then_the_first_user_turn(
 ) -> None:
     """Sixty characters of it, white space collapsed; without any user turn, the id."""
     text = "where do  we go\nin may and june and july and august of the year after next?"
-    tell(memory, turn("e0", "hello", role="assistant", metadata=metadata), turn("e1", text, at_s=9), turn("e2", "x", at_s=10))
+    tell(
+        memory,
+        turn("e0", "hello", role="assistant", metadata=metadata),
+        turn("e1", text, at_s=9),
+        turn("e2", "x", at_s=10),
+    )
     tell(memory, turn("e9", "hello", session="quiet", role="assistant"))
     titles = {session.session_id: session.title for session in memory.recent(SCOPE)}
     assert titles == {"s1": title, "quiet": "quiet"}
@@ -196,7 +207,10 @@ def test_the_anchor_is_the_first_best_turn_and_its_window_ends_with_the_session(
     assert (hit.score, hit.anchor_index) == (1 + 4 + 4, 2)
     assert [message["index"] for message in hit.messages] == [0, 1, 2, 3, 4, 5]
     assert hit.messages[2] == {
-        **{"index": 2, "message_id": "e2", "role": "user", "content": "blue whale"},
+        "index": 2,
+        "message_id": "e2",
+        "role": "user",
+        "content": "blue whale",
         "timestamp": "2023-11-14T22:16:20+00:00",
     }
     (narrow,) = keyword(memory, "blue whale", window=0)
@@ -216,7 +230,9 @@ def test_the_anchor_is_the_first_best_turn_and_its_window_ends_with_the_session(
         ("99", [7, 8, 9]),
     ],
 )
-def test_a_window_takes_an_index_or_a_message_id(memory: Memory, around: str | int | None, indexes: list[int]) -> None:
+def test_a_window_takes_an_index_or_a_message_id(
+    memory: Memory, around: str | int | None, indexes: list[int]
+) -> None:
     """An index beyond an end means that end."""
     tell(memory, *(turn(f"e{i}", f"text {i}", at_s=i, turn_id=f"m{i}") for i in range(10)))
     assert [message["index"] for message in memory.window("s1", SCOPE, around, window=2)] == indexes
