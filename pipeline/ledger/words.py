@@ -2,8 +2,8 @@
 
 Turns are sealed in runs of offsets. A segment holds a run's distinct words and, for each, its places: all words of
 the run are numbered through. A word here is what stands between two spaces of the lower-case text, and nothing else:
-so a text without spaces is part of a turn exactly if it is part of one of its words, and a text with spaces exactly if
-its words stand side by side. That makes the answer the same as a scan's, with no text to read again.
+so a text without spaces is part of a turn exactly if it is part of one of its words, and a text with spaces exactly
+if its words stand side by side. That makes the answer the same as a scan's, with no text to read again.
 
 Turns above the last segment are not sealed yet; readers scan them. A segment never changes. A turn that is removed
 leaves a gap until its segment is built anew: when there are many, and always at a purge, because a segment tells what
@@ -110,12 +110,12 @@ def _mend(connection: apsw.Connection) -> None:
 
 def _rebuild(connection: apsw.Connection, above: int, up_to: int, *, is_merged: bool) -> None:
     connection.execute("DELETE FROM word_segments WHERE above >= ? AND up_to <= ?", (above, up_to))
-    connection.execute("DELETE FROM word_gaps WHERE turn_offset > ? AND turn_offset <= ?", (above, up_to))
     _build(connection, above, up_to, is_merged=is_merged)
 
 
 def _build(connection: apsw.Connection, above: int, up_to: int, *, is_merged: bool = False) -> None:
     """Write the segments of a run of offsets, one as a rule; a long run, or one of long turns, takes several."""
+    connection.execute("DELETE FROM word_gaps WHERE turn_offset > ? AND turn_offset <= ?", (above, up_to))
     while above < up_to:
         segment = _Segment()
         last = up_to

@@ -2,9 +2,9 @@
 
 A turn's score adds up how well its words answer (BM25 over stems, and the whole query as it stands), and how near
 its meaning is (the vectors of its traces). A third of each neighbour's score is added, because an answer stands
-beside its question. A session's score adds up its three best turns, the second counting half and the third a quarter, and BM25
-over the session as a whole. Words count from the commit on, meaning once the turn is embedded. A query none of whose
-words occurs, and that means nothing to the vectors, is ranked as profile `keyword` does.
+beside its question. A session's score adds up its three best turns, the second counting half and the third a
+quarter, and BM25 over the session as a whole. Words count from the commit on, meaning once the turn is embedded. A
+query none of whose words occurs, and that means nothing to the vectors, is ranked as profile `keyword` does.
 
 Weights were chosen on LoCoMo's conversations 1–5, where words alone find the evidence session among the first
 five in 92 of 100 questions, and one more with vectors.

@@ -14,7 +14,7 @@ import apsw
 
 from pipeline.ledger.fulltext import UNSPACED
 
-_STOP: Final = frozenset(
+_STOP: Final[frozenset[str]] = frozenset(
     re.findall(
         "[a-z]+",
         "a about ani an and are as at be been but by can could did do doe done ha had have he her hi him how i if in"

@@ -116,9 +116,10 @@ def bench(data_dir: Path, n_sessions: int) -> dict[str, Any]:
     with closing(open_memory(data_dir)) as memory:
         first_ms = [_first_query_ms(data_dir, query) for query in ("museum", "weekend dog", "京都")]
         memory.search("warm", SCOPE, profile="keyword")
-        times = [
-            _ms(lambda q=query: memory.search(q, SCOPE, profile="keyword")) for _ in range(5) for query in QUERIES
+        took = [
+            _took(lambda q=query: memory.search(q, SCOPE, profile="keyword")) for _ in range(5) for query in QUERIES
         ]
+        times, cpu = [wall for wall, _ in took], [used for _, used in took]
         figures = {
             "first_query_fresh_process_ms": round(max(first_ms), 1),
             "keyword_p50_ms": round(statistics.median(times), 2),
