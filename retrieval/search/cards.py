@@ -52,9 +52,12 @@ class Cards:
         newer.is_automated[numbers] = [row[2] for row in rows]
         newer.sessions.update(zip(numbers, sessions, strict=True))
         newer.numbers.update((session.session_id, number) for number, session in zip(numbers, sessions, strict=True))
-        newer._keys.update(
-            (session.session_id, lineage.key_of(session.session_id, session.says())) for session in sessions
-        )
+        for session in sessions:
+            key = lineage.key_of(session.says()) if session.facts != "{}" else None
+            if key is None:
+                newer._keys.pop(session.session_id, None)
+            else:
+                newer._keys[session.session_id] = key
         newer.ranks = newer._ranked(self._by_id if len(newer.sessions) == len(self.sessions) else None)
         return newer
 

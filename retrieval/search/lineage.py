@@ -18,26 +18,23 @@ _ROOT: Final = "root_session_id"
 Key = tuple[str, str]
 
 
-def key_of(session_id: str, facts: Mapping[str, Any]) -> Key:
-    """Name the conversation that a session says it belongs to; by itself it is its own root."""
-    for name in NAMES:
-        if facts.get(name):
-            return name, str(facts[name])
-    return _ROOT, session_id
+def key_of(facts: Mapping[str, Any]) -> Key | None:
+    """Name the conversation that a session says it belongs to; None when it says nothing."""
+    return next(((name, str(facts[name])) for name in NAMES if facts.get(name)), None)
 
 
 def resolved(session_id: str, keys: Mapping[str, Key]) -> Key:
-    """Follow roots to the conversation they belong to.
+    """Follow roots to the conversation that a session belongs to; by itself it is its own root.
 
     Args:
-        session_id: a session that has a key.
-        keys: what `key_of` says of every session.
+        session_id: the session.
+        keys: what `key_of` gives of the sessions that say something.
     """
     path: list[str] = []
-    key = keys[session_id]
-    while key[0] == _ROOT and key[1] in keys and key[1] not in path:
+    key = (_ROOT, session_id)
+    while key[0] == _ROOT and key[1] not in path:
         path.append(key[1])
-        key = keys[key[1]]
-    if key[0] == _ROOT and key[1] in path:  # a root of its own; or sessions that name each other in a circle
+        key = keys.get(key[1], key)
+    if key[0] == _ROOT:  # a root of its own; or sessions that name each other in a circle
         return _ROOT, min(path[path.index(key[1]) :])
     return key

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.errors import NotFoundError
 from pipeline.ledger import events
@@ -106,6 +108,35 @@ def test_times_that_an_importer_made_up_do_not_make_a_machine(memory: Memory) ->
     tell(memory, *(turn(f"e{i}", "whale", at_s=i, metadata={"time_from": "session"}) for i in range(20)))
     (hit,) = keyword(memory, "whale")
     assert hit.score == 60
+
+
+@given(order=st.permutations(range(8)), sizes=st.lists(st.integers(1, 4), min_size=8, max_size=8))
+@settings(max_examples=20, deadline=None)
+def test_a_card_tells_the_same_whatever_the_order_in_which_turns_came(
+    tmp_path_factory: pytest.TempPathFactory, order: list[int], sizes: list[int]
+) -> None:
+    """A late turn may be the first, say another title, or slow the session down."""
+    roles = ("assistant", "user", "user", "tool", "user", "assistant", "user", "assistant")
+    said = [
+        turn(
+            f"e{i}",
+            f"text {i}",
+            at_s=(i // 2) * 7 + i % 3,
+            role=roles[i],
+            metadata={"title": f"title {i}"} if i in {2, 5} else {"source": "cron"} if i == 1 else {},
+        )
+        for i in range(8)
+    ]
+    cards = []
+    for published in (said, [said[i] for i in order]):
+        shards, left = Shards(tmp_path_factory.mktemp("data")), list(published)
+        with closing(open_ledger(shards, SCOPE)) as ledger:
+            for size in sizes:
+                batch, left = left[:size], left[size:]
+                events.apply(ledger, batch, now_ms=0)
+            columns = "n_turns, first_ms, last_ms, last_index, last_turn_id, opening, facts, pace, is_automated"
+            cards.append(ledger.connection.execute(f"SELECT {columns} FROM cards").fetchall())
+    assert cards[0] == cards[1]
 
 
 @pytest.mark.parametrize(

@@ -396,3 +396,37 @@ def test_profile_best_answers_questions_that_share_no_word_with_a_needle(shards:
     assert "running" in hits[0].snippet
     with pytest.raises(ConfigError, match="fastest"):
         memory.search("whale", SCOPE, profile="fastest")
+
+
+@pytest.mark.parametrize("seal", [True, False])
+def test_a_phrase_neither_crosses_turns_nor_other_white_space(shards: Shards, memory: Memory, *, seal: bool) -> None:
+    """Words stand side by side only inside one turn, a single space between them as in the query."""
+    said = ["so blue", "whale here", "blue  whale", "blue\nwhale", "bluewhale", "the blue whale", "true blue whales"]
+    apply(shards, [turn(f"e{i}", text, session=f"s{i}", at=i) for i, text in enumerate(said)], seal=seal)
+    scores = {hit.session_id: hit.score for hit in found(memory, "blue whale")}
+    assert scores == {"s0": 1, "s1": 1, "s2": 2, "s3": 2, "s4": 2, "s5": 4, "s6": 4}
+    assert {hit.session_id for hit in found(memory, "blue  whale") if hit.score == 4} == {"s2"}
+
+
+def test_a_removed_turn_is_gone_from_a_sealed_segment_for_a_reader_that_has_it_in_memory(
+    shards: Shards, memory: Memory
+) -> None:
+    """The segment still tells its words, until the purge; after it the reader reads the new one."""
+    apply(shards, [turn(f"e{i}", "whale", session=f"s{i}", at=i, turn_id=f"t{i}") for i in range(3)], seal=True)
+    assert len(found(memory, "whale")) == 3
+    apply(shards, [TurnDeleted(scope=SCOPE, session_id="s1", turn_id="t1", timestamp_ms=0, event_id="d")])
+    assert [hit.session_id for hit in found(memory, "whale")] == ["s2", "s0"]
+    with closing(open_ledger(shards, SCOPE)) as ledger:
+        upkeep.end_purge(ledger, "0")
+        assert not ledger.connection.execute("SELECT * FROM word_gaps").fetchall()
+    assert [hit.session_id for hit in found(memory, "whale")] == ["s2", "s0"]
+
+
+def test_sixteen_short_segments_become_one(shards: Shards, memory: Memory) -> None:
+    """A search looks into each: there must not be many, however the turns came."""
+    for number in range(20):
+        apply(shards, [turn(f"e{number}", f"whale {number}", at=3 * number)], seal=True)
+    with closing(open_ledger(shards, SCOPE)) as ledger:
+        segments = ledger.connection.execute("SELECT above, up_to FROM word_segments ORDER BY up_to").fetchall()
+    assert segments == [(0, 16), (16, 17), (17, 18), (18, 19), (19, 20)]
+    assert found(memory, "whale") == [Found("s1", 60, 0)]
