@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 Message = dict[str, Any]
-"""``index`` in its session, ``message_id``, ``role``, ``content``, ``timestamp`` (ISO 8601, UTC)."""
+"""``index`` in its session, ``message_id``, ``role``, ``content``, ``timestamp`` (ISO 8601, UTC), ``speaker`` if known.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ BOOKENDS: Final = 2
 _TALK: Final = "role IN ('user', 'assistant')"
 _ORDER: Final = "timestamp_ms, turn_index, turn_id"
 _BACKWARDS: Final = "timestamp_ms DESC, turn_index DESC, turn_id DESC"
-_COLUMNS: Final = "timestamp_ms, turn_index, turn_id, role, content"
+_COLUMNS: Final = "timestamp_ms, turn_index, turn_id, role, content, speaker"
 
 
 class Row(NamedTuple):
@@ -27,6 +27,7 @@ class Row(NamedTuple):
     turn_id: str
     role: str
     content: str
+    speaker: str | None
 
     @property
     def place(self) -> tuple[int, int, str]:
@@ -55,14 +56,15 @@ def iso(time_ms: int) -> str:
 
 
 def message(index: int, row: Row) -> Message:
-    """Make the message of a turn."""
-    return {
+    """Make the message of a turn; it names its speaker if the turn does."""
+    said = {
         "index": index,
         "message_id": row.turn_id,
         "role": row.role,
         "content": row.content,
         "timestamp": iso(row.time_ms),
     }
+    return {**said, "speaker": row.speaker} if row.speaker else said
 
 
 def session(connection: apsw.Connection, session_id: str) -> SessionRow | None:

@@ -11,6 +11,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.importers import Imported, Malformed, reader
 from pipeline.records import Scope, SessionClosed, Turn
+from workers.backfill import Backfill
 
 SCOPE = Scope("user", "u1")
 T0 = 1_700_000_000.0
@@ -125,3 +126,31 @@ def test_it_needs_a_scope(tmp_path: Path) -> None:
     """The files do not say whose they are."""
     with pytest.raises(ConfigError, match="--scope"):
         list(reader("praisonai")(tmp_path, None))
+
+
+class Published:
+    """Takes events as the server would."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def publish_events(self, events: Any) -> None:
+        """Keep them."""
+        self.events += list(events)
+
+
+def test_a_whole_folder_is_backfilled(tmp_path: Path) -> None:
+    """`turnstream backfill FOLDER --format praisonai`; other formats have one file for all."""
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    for name in "abc":
+        write(folder, name, session(name))
+    write(folder, "d", b"{")
+    published: Any = Published()
+    job = Backfill(published, tmp_path)
+    report = job.run(folder, "praisonai", SCOPE, restart=False, on_progress=lambda *_: None)
+    assert (report.n_published, report.n_malformed) == (9, 1)
+    assert "d.json" in str(report.malformed[0])
+    assert [event.session_id for event in published.events] == [*"aaabbbccc"]
+    with pytest.raises(ConfigError, match="no file"):
+        job.run(folder, "openai", SCOPE, restart=False, on_progress=lambda *_: None)

@@ -244,7 +244,9 @@ def test_the_anchor_is_the_first_best_turn_and_its_window_ends_with_the_session(
         "content": "blue whale",
         "timestamp": "2023-11-14T22:16:20+00:00",
     }
-    (narrow,) = keyword(memory, "blue whale", window=0)
+    tell(memory, turn("named", "a whale", session="s2", speaker="Maya"))
+    assert memory.window("s2", SCOPE)[0]["speaker"] == "Maya"
+    narrow = keyword(memory, "blue whale", window=0)[0]
     assert [message["index"] for message in narrow.messages] == [2]
 
 

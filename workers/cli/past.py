@@ -136,7 +136,10 @@ def _print_hit(hit: SessionHit) -> None:
 def _print_message(message: dict[str, Any], *, is_anchor: bool) -> None:
     text = shown.shortened(message["content"], _TEXT_SHOWN)
     style = "bold" if is_anchor else "dim"
-    line = Text(f"{message['index']:>4}  {_day(message['timestamp'])}  {message['role']}: {text}", style=style)
+    line = Text(
+        f"{message['index']:>4}  {_day(message['timestamp'])}  {message.get('speaker') or message['role']}: {text}",
+        style=style,
+    )
     common.out.print(Padding(line, (0, 0, 0, 2)))
 
 
