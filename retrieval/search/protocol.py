@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 Message = dict[str, Any]
-"""``index`` in its session, ``message_id``, ``role``, ``content``, ``timestamp`` (ISO 8601, UTC), ``speaker`` if known.
-"""
+"""``index`` in its session, ``message_id``, ``role``, ``content``, ``timestamp`` (ISO 8601), ``speaker`` if known."""
 
 
 @dataclass(frozen=True, slots=True)

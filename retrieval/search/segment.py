@@ -21,6 +21,7 @@ Numbers = npt.NDArray[Any]
 
 _SPACE: Final = ord(" ")
 _FEW_WORDS: Final = 256
+_FEW_READS: Final = 64
 _REMEMBERED: Final = 256
 """Answers kept, of a few kilobytes each: questions have most of their words in common."""
 
@@ -53,7 +54,7 @@ class Segment:
         self._starts = np.frombuffer(starts, dtype=PLACES).astype(np.int64)
         self._holders = np.frombuffer(holders, dtype=HOLDERS)
         self._by_session: Numbers | None = None
-        self._places: tuple[Numbers, Numbers] | None = None
+        self._places: Numbers | None = None
         self._words_of_stem: dict[str, Numbers] = {}
         self._in_order: Order | None = None
         self._answers: dict[str, Numbers | None] = {}
@@ -128,14 +129,14 @@ class Segment:
         words = [self._words_with(part) for part in _bound(parts)]
         if not all(len(some) for some in words):
             return None
-        places, turn_of_place = self._read_places(connection)
-        here = self._of_words(places, words[0])
+        here = self._places_of(words[0], connection)
         for distance, some in enumerate(words[1:], start=1):
-            is_there = np.zeros(len(places) + len(parts), dtype=np.bool_)
-            is_there[self._of_words(places, some)] = True
+            is_there = np.zeros(len(self._holders) + len(parts), dtype=np.bool_)
+            is_there[self._places_of(some, connection)] = True
             here = here[is_there[here + np.uint32(distance)]]
-        turns = turn_of_place[here]
-        is_same_turn = turns == turn_of_place[here + np.uint32(len(parts) - 1)]
+        ends = np.cumsum(self.n_words)
+        turns = np.searchsorted(ends, here, side="right")
+        is_same_turn = here + np.uint32(len(parts) - 1) < ends[turns]
         return self._flags(turns[is_same_turn])
 
     def _flags(self, turns: Numbers) -> Flags | None:
@@ -165,14 +166,23 @@ class Segment:
         words = np.searchsorted(self._word_starts, inside) - 1
         return words[np.diff(words, prepend=-1) > 0]
 
-    def _read_places(self, connection: apsw.Connection) -> tuple[Numbers, Numbers]:
+    def _places_of(self, words: Numbers, connection: apsw.Connection) -> Numbers:
+        """Give the places of some words; reads only theirs when they are few."""
+        if self._places is None and len(words) <= _FEW_READS:
+            with connection.blob_open("main", "word_segments", "places", self._number, False) as blob:
+                spans = [_read(blob, self._starts[n], self._starts[n + 1]) for n in words.tolist()]
+            return np.frombuffer(b"".join(spans), dtype=PLACES)
         if self._places is None:
             row: Any = connection.execute(
                 "SELECT places FROM word_segments WHERE segment_id = ?", (self._number,)
             ).fetchone()
-            turn_of_place = np.repeat(np.arange(len(self), dtype=HOLDERS), self.n_words)
-            self._places = np.frombuffer(row[0], dtype=PLACES), turn_of_place
-        return self._places
+            self._places = np.frombuffer(row[0], dtype=PLACES)
+        return self._of_words(self._places, words)
+
+
+def _read(blob: apsw.Blob, start: int, stop: int) -> bytes:
+    blob.seek(int(start) * PLACES.itemsize)
+    return blob.read(int(stop - start) * PLACES.itemsize)
 
 
 class Order(NamedTuple):
