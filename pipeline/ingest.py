@@ -97,15 +97,23 @@ class Ingest:
         ledgers: this process's ledgers.
         registry: told which scopes have work.
         clock: epoch milliseconds.
+        beat: called at each step, of which none should take long; by several threads.
     """
 
     def __init__(
-        self, stream: TurnStream, ledgers: LedgerPool, registry: Registry, *, clock: Callable[[], int]
+        self,
+        stream: TurnStream,
+        ledgers: LedgerPool,
+        registry: Registry,
+        *,
+        clock: Callable[[], int],
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._stream = stream
         self._ledgers = ledgers
         self._registry = registry
         self._clock = clock
+        self._beat = beat
         self._threads = ThreadPoolExecutor(_COMMIT_THREADS, thread_name_prefix="commit")
 
     def commit(self, batch: Batch) -> Iterator[list[str]]:
@@ -133,26 +141,29 @@ class Ingest:
             passing(CrashPoint.AFTER_DEAD_LETTER)
             self._registry.add_totals({"dead_lettered": n_letters})
             for letter in letters:
-                _log.warning("entry.dead_lettered", entry_id=letter.entry_id, field=letter.field)
+                _log.warning("entry.dead_lettered", entry_id=letter.entry_id, field=contract.loggable(letter.field))
 
     def _commit(self, shares: Sequence[_Share]) -> list[str]:
         apply_all = self._threads.map if len(shares) > _COMMIT_THREADS else map
         written = [
             (share, ledger) for share, ledger in zip(shares, apply_all(self._apply, shares), strict=True) if ledger
         ]
+        self._beat()
         disk.flush([ledger for _, ledger in written])
+        self._beat()
         passing(CrashPoint.AFTER_FLUSH)
         keys = [share.scope.key for share, _ in written]
         self._registry.mark(keys, now_ms=self._clock())
         passing(CrashPoint.AFTER_MARK)
+        outcomes = sum((share.outcomes for share, _ in written), Counter[str]())
+        self._registry.add_totals(dict(outcomes))  # before the server, which may not be there any more, is told
         self._stream.ack([entry_id for share, _ in written for entry_id in share.entry_ids])
         passing(CrashPoint.AFTER_ACK)
-        outcomes = sum((share.outcomes for share, _ in written), Counter[str]())
-        self._registry.add_totals(dict(outcomes))
         _log.info("batch.committed", n_scopes=len(keys), **outcomes)
         return keys
 
     def _apply(self, share: _Share) -> Ledger | None:
+        self._beat()
         try:
             ledger = self._ledgers.open(share.scope)
             share.outcomes.update(events.apply(ledger, share.events, now_ms=self._clock()))

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import apsw
 
@@ -41,15 +41,60 @@ class Counts:
     summarised: int = 0
     unsummarised: int = 0
     closed_unsummarised: int = 0
+    summary_failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many shards wait for what, and since when the longest does, in epoch milliseconds; None: none does.
+
+    Args:
+        scopes: all shards known.
+        undone: shards with work known and not done.
+        refused: shards that a worker could not work on, and an operator must look at.
+        unsummarised_since_ms: a closed session waits for its summary, whether or not one was tried.
+        snapshots: shards that have outgrown their snapshot.
+        purges: shards that hold bytes of what was forgotten.
+    """
+
+    scopes: int
+    undone: int
+    undone_since_ms: int | None
+    refused: int
+    unsummarised: int
+    unsummarised_since_ms: int | None
+    snapshots: int
+    snapshot_since_ms: int | None
+    purges: int
+    purge_since_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The shard that waits longest, and why it was refused, if it was."""
+
+    scope: str
+    since_ms: int
+    refusal: str | None
 
 
 _NAMES = tuple(f.name for f in fields(Counts))
 _values = operator.attrgetter(*_NAMES)
+_ADDED = {
+    "retry_ms": "INTEGER NOT NULL DEFAULT 0",
+    "refusals": "INTEGER NOT NULL DEFAULT 0",
+    "refusal": "TEXT",
+    "unsummarised_since_ms": "INTEGER",
+    "snapshot_since_ms": "INTEGER",
+    "purge_since_ms": "INTEGER",
+    **dict.fromkeys(_NAMES, "INTEGER NOT NULL DEFAULT 0"),
+}
+"""Columns that a file of an earlier release may lack."""
 _DDL = f"""
 CREATE TABLE shards (
   scope TEXT PRIMARY KEY, mark INTEGER NOT NULL, settled INTEGER NOT NULL DEFAULT 0,
   marked_ms INTEGER NOT NULL, rung_ms INTEGER NOT NULL DEFAULT 0, due_ms INTEGER,
-  {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in _NAMES)}
+  {", ".join(f"{name} {kind}" for name, kind in _ADDED.items())}
 ) WITHOUT ROWID;
 CREATE INDEX shards_marked ON shards (marked_ms) WHERE mark > settled;
 CREATE INDEX shards_due ON shards (due_ms) WHERE due_ms IS NOT NULL;
@@ -57,9 +102,32 @@ CREATE TABLE totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWI
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 _SETTLE = (
-    f"UPDATE shards SET settled = min(mark, ?), due_ms = ?, {', '.join(f'{name} = ?' for name in _NAMES)}"
+    f"UPDATE shards SET settled = min(mark, ?), due_ms = ?, {', '.join(f'{name} = ?' for name in _NAMES)},"
+    " refusals = 0, refusal = NULL, retry_ms = 0"
     " WHERE scope = ? AND settled <= ?"  # a slower worker, who saw less, comes too late
 )
+_FIRST_RETRY_MS, _DOUBLINGS = 2_000, 5
+"""A shard that was refused is tried again after 2 s, at last every minute: somebody may have mended it."""
+_REFUSE = (
+    f"UPDATE shards SET retry_ms = ? + ({_FIRST_RETRY_MS} << min(refusals, {_DOUBLINGS})),"
+    " refusals = refusals + 1, refusal = ? WHERE scope = ? AND retry_ms <= ?"
+)
+_NOTE_WAITING = (
+    "UPDATE shards SET unsummarised_since_ms = ?, purge_since_ms = min(?, ifnull(purge_since_ms, ?)),"
+    " snapshot_since_ms = CASE WHEN ? THEN ifnull(snapshot_since_ms, ?) END WHERE scope = ?"
+)
+_WAITING = (
+    "SELECT count(*), ifnull(sum(mark > settled), 0), min(CASE WHEN mark > settled THEN marked_ms END),"
+    " count(refusal), count(unsummarised_since_ms), min(unsummarised_since_ms),"
+    " count(snapshot_since_ms), min(snapshot_since_ms), count(purge_since_ms), min(purge_since_ms) FROM shards"
+)
+_SINCE = {
+    "undone": ("marked_ms", "mark > settled"),
+    "refused": ("marked_ms", "refusal IS NOT NULL"),
+    "unsummarised": ("unsummarised_since_ms", "unsummarised_since_ms IS NOT NULL"),
+    "snapshots": ("snapshot_since_ms", "snapshot_since_ms IS NOT NULL"),
+    "purges": ("purge_since_ms", "purge_since_ms IS NOT NULL"),
+}
 _SUM = f"SELECT {', '.join(f'ifnull(sum({name}), 0)' for name in _NAMES)} FROM shards"
 
 
@@ -71,6 +139,9 @@ class Registry:
         busy_timeout_ms: longest wait for another writer.
         create: make the file when there is none; False: leave the folder alone and know of no scope.
     """
+
+    WAITS: Final = ("undone", "refused", "unsummarised", "snapshots", "purges")
+    """What a scope can wait for, as `Waiting` counts it and `worst` knows it."""
 
     def __init__(self, data_dir: Path, *, busy_timeout_ms: int = 30_000, create: bool = True) -> None:
         self.path = data_dir / FILE
@@ -88,12 +159,12 @@ class Registry:
     def marks(self, scopes: Sequence[str], *, now_ms: int) -> dict[str, int]:
         """Read the marks of those scopes that have work known or due, to be settled once their ledgers are done.
 
-        A scope whose work another doorbell has seen to already is not among them.
+        A scope whose work another doorbell has seen to already is not among them, nor one that was refused lately.
         """
         rows = self._rows(
             "SELECT scope, mark FROM shards WHERE scope IN (SELECT value FROM json_each(?))"
-            " AND (mark > settled OR due_ms <= ?)",
-            (json.dumps(scopes), now_ms),
+            " AND (mark > settled OR due_ms <= ?) AND retry_ms <= ?",
+            (json.dumps(scopes), now_ms, now_ms),
         )
         return dict(rows)
 
@@ -103,20 +174,57 @@ class Registry:
             _SETTLE, [(mark, due_ms, *_values(counts), scope, mark) for scope, mark, due_ms, counts in settled]
         )
 
-    def undone(self, *, rung_before_ms: int, limit: int) -> list[str]:
+    def note_waiting(self, rows: Iterable[tuple[str, int | None, int | None, bool]], *, now_ms: int) -> None:
+        """Note per scope since when a closed session and a purge wait (None: none does), and if a snapshot is due."""
+        self._many(
+            _NOTE_WAITING,
+            [(session_ms, purge_ms, purge_ms, due, now_ms, scope) for scope, session_ms, purge_ms, due in rows],
+        )
+
+    def note_published(self, scopes: Iterable[str]) -> None:
+        """Note that these scopes have the snapshot they waited for."""
+        self._many("UPDATE shards SET snapshot_since_ms = NULL WHERE scope = ?", [(scope,) for scope in scopes])
+
+    def note_refusal(self, scope: str, reason: str, *, now_ms: int) -> bool:
+        """Put a scope off that cannot be worked on, for longer each time; tells whether the reason is new."""
+        before = self._rows("SELECT refusal FROM shards WHERE scope = ?", (scope,))
+        self._many(_REFUSE, [(now_ms, reason, scope, now_ms)])
+        return before != [(reason,)]
+
+    def end_refusals(self, scopes: Iterable[str]) -> None:
+        """Note that whatever these scopes were refused for has been mended: the next doorbell may try."""
+        self._many(
+            "UPDATE shards SET refusals = 0, refusal = NULL, retry_ms = 0 WHERE scope = ?",
+            [(scope,) for scope in scopes],
+        )
+
+    def waiting(self) -> Waiting:
+        """Count what waits, in one look at all shards."""
+        return Waiting(*self._rows(_WAITING, ())[0])
+
+    def worst(self, what: str) -> Worst | None:
+        """Give the scope that has waited longest for one of `WAITS`; None when none waits."""
+        since, condition = _SINCE[what]
+        rows = self._rows(
+            f"SELECT scope, {since}, refusal FROM shards WHERE {condition} ORDER BY {since}, scope LIMIT 1", ()
+        )
+        return Worst(*rows[0]) if rows else None
+
+    def undone(self, *, now_ms: int, rung_before_ms: int, limit: int) -> list[str]:
         """List scopes with work known that were not rung since ``rung_before_ms``, longest waiting first."""
         rows = self._rows(
-            "SELECT scope FROM shards WHERE mark > settled AND rung_ms < ? ORDER BY marked_ms, scope LIMIT ?",
-            (rung_before_ms, limit),
+            "SELECT scope FROM shards WHERE mark > settled AND rung_ms < ? AND retry_ms <= ?"
+            " ORDER BY marked_ms, scope LIMIT ?",
+            (rung_before_ms, now_ms, limit),
         )
         return [row[0] for row in rows]
 
     def due(self, *, now_ms: int, rung_before_ms: int, limit: int) -> list[str]:
         """List scopes, done otherwise, in which something falls due by time, longest due first."""
         rows = self._rows(
-            "SELECT scope FROM shards WHERE due_ms <= ? AND mark <= settled AND rung_ms < ?"
+            "SELECT scope FROM shards WHERE due_ms <= ? AND mark <= settled AND rung_ms < ? AND retry_ms <= ?"
             " ORDER BY due_ms, scope LIMIT ?",
-            (now_ms, rung_before_ms, limit),
+            (now_ms, rung_before_ms, now_ms, limit),
         )
         return [row[0] for row in rows]
 
@@ -131,6 +239,18 @@ class Registry:
     def scopes(self) -> list[str]:
         """List the keys of all scopes known."""
         return [row[0] for row in self._rows("SELECT scope FROM shards ORDER BY scope", ())]
+
+    def known(self) -> dict[str, tuple[bool, int | None]]:
+        """Tell of each scope known whether it has work, and when (epoch ms) something falls due in it."""
+        return {
+            row[0]: (bool(row[1]), row[2])
+            for row in self._rows("SELECT scope, mark > settled, due_ms FROM shards", ())
+        }
+
+    def problems(self) -> list[str]:
+        """Have SQLite compare every page and index; [] when all is whole."""
+        found = [str(row[0]) for row in self._rows("PRAGMA integrity_check(5)", ())]
+        return [] if found == ["ok"] else found
 
     def counts(self) -> Counts:
         """Sum what all shards held when last settled."""
@@ -206,12 +326,29 @@ def _open(path: Path, busy_timeout_ms: int, *, create: bool) -> apsw.Connection:
             connection.set_busy_timeout(busy_timeout_ms)
             connection.pragma("synchronous", "normal")
             connection.execute("SELECT 1 FROM shards LIMIT 1").fetchall()
+            if create:
+                _add_columns(connection)
         except apsw.Error:
             connection.close()
             raise
     except (apsw.Error, OSError) as error:
         raise _translated(error, path) from error
     return connection
+
+
+def _add_columns(connection: apsw.Connection) -> None:
+    """Bring a file of an earlier release up to date."""
+    if not _missing(connection):
+        return
+    connection.execute("BEGIN IMMEDIATE")  # somebody else may be at it
+    for name in _missing(connection):
+        connection.execute(f"ALTER TABLE shards ADD COLUMN {name} {_ADDED[name]}")
+    connection.execute("COMMIT")
+
+
+def _missing(connection: apsw.Connection) -> list[str]:
+    present = {str(row[1]) for row in connection.execute("PRAGMA table_info(shards)")}
+    return [name for name in _ADDED if name not in present]
 
 
 def _translated(error: apsw.Error | OSError, path: Path) -> ShardError | TransientError:

@@ -88,6 +88,9 @@ class WorkerSettings(_Group):
     max_attempts: Count = Field(3, description="attempts after which a turn is quarantined")
     turn_timeout_s: Seconds = Field(120.0, description="longest time for one claim before the worker is ended")
     sweep_every_s: Seconds = Field(2.0, description="how often undone work is rung again")
+    stalled_after_s: Seconds = Field(
+        60.0, description="time past its promised next step after which a process is ended and started again"
+    )
     doorbell_scopes: Count = Field(500, description="scope keys in one task")
 
 
@@ -134,6 +137,24 @@ class RetrievalSettings(_Group):
     weight_importance: Ratio = Field(0.05, description="weight of importance")
 
 
+class HealthSettings(_Group):
+    """When something that waits counts as stuck."""
+
+    entries_after_s: Seconds = Field(120.0, description="age of an entry that is not yet in a ledger")
+    work_after_s: Seconds = Field(600.0, description="time a scope's work, or a purge, has been undone")
+    summary_after_s: Seconds = Field(1_800.0, description="time a closed session has had no summary")
+    snapshot_after_s: Seconds = Field(1_800.0, description="time a scope has waited for a snapshot")
+
+
+class MetricsSettings(_Group):
+    """The Prometheus endpoint."""
+
+    port: Annotated[int, Field(ge=1, le=65_535)] | None = Field(
+        None, description="port that 'turnstream up' serves /metrics and /healthz on; unset: not at all"
+    )
+    host: str = Field("127.0.0.1", description="address it listens on; shows no user text, asks for no password")
+
+
 class Settings(BaseSettings):
     """All settings of one process."""
 
@@ -162,6 +183,8 @@ class Settings(BaseSettings):
     summary: SummarySettings = SummarySettings()
     index: IndexSettings = IndexSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
+    health: HealthSettings = HealthSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
     @property
     def models_dir(self) -> Path:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.ledger.reads import Vectors
+
+_MAX_CHARS: Final = 16_384
+"""More than any model here reads; a tokenizer reads all it is given, a megabyte for two seconds."""
 
 
 class QueryEmbedder(Protocol):
@@ -24,11 +27,14 @@ class QueryEmbedder(Protocol):
 def to_vector(query: str | npt.NDArray[np.floating], embedder: QueryEmbedder) -> Vectors:
     """Give the query as ``(d,) float32, L2-normalised``; a vector of zeros stays one.
 
+    Half an emoji (a lone surrogate) in a text counts as "?": tokenizers refuse it.
+
     Raises:
         ValueError: the text is blank, or the vector is not one row of finite numbers.
     """
     if isinstance(query, str):
-        return np.asarray(embedder.embed([require_words(query)])[0], dtype=np.float32)
+        text = require_words(query).strip()[:_MAX_CHARS].encode(errors="replace").decode()
+        return np.asarray(embedder.embed([text])[0], dtype=np.float32)
     vector = np.asarray(query, dtype=np.float32)
     if vector.ndim != 1 or not np.isfinite(vector).all():
         raise ValueError(f"query: a vector must be one row of finite numbers, not of shape {vector.shape}")

@@ -19,7 +19,7 @@ from pipeline.ledger.connection import create
 from pipeline.ledger.disk import flush
 from pipeline.ledger.reads import SummaryRow
 from pipeline.ledger.work import require_model
-from pipeline.records import Scope
+from pipeline.records import Scope, reject_unstorable
 from retrieval.connections import readable
 from retrieval.memory_store import epoch_ms
 from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words, to_vector
@@ -67,6 +67,7 @@ class SessionSummaryStore:
         """Embed and keep a session's summary, in place of an earlier one; a blank summary changes nothing.
 
         Raises:
+            PoisonError: the session id or the summary holds NUL or a lone surrogate.
             ModelMismatchError: the scope was written with another model.
             ShardError: the scope's ledger is damaged.
             TransientError: the ledger is locked or the disk full; try again.
@@ -74,6 +75,8 @@ class SessionSummaryStore:
         text = summary.strip()
         if not text:
             return
+        reject_unstorable(session_id, "session_id")
+        reject_unstorable(text, "summary")
         new = sessions.NewSummary(
             session_id=session_id,
             text=text,
@@ -121,9 +124,11 @@ class SessionSummaryStore:
             Whether there was one.
 
         Raises:
+            PoisonError: the session id holds NUL or a lone surrogate.
             ShardError: the scope's ledger is damaged.
             TransientError: the ledger is locked; try again.
         """
+        reject_unstorable(session_id, "session_id")
         if not self.exists(scope):
             return False
         with self._writing(scope) as ledger:

@@ -51,6 +51,12 @@ class Generation:
     stamp: Any = None
     snapshot: Snapshot | None = None
     problem: str = _NOT_PUBLISHED
+    opening: int = 0
+    """Numbers the looks: a file that is damaged while it is open is looked at again under the same stamp."""
+
+    def is_untouched(self) -> bool:
+        """Tell whether nobody wrote to the file since it was checked."""
+        return self.snapshot is None or self.snapshot.is_untouched()
 
     @property
     def watermark(self) -> int:
@@ -87,9 +93,10 @@ class TraceSearch:
         """
         with self._opening:
             stamp = self._snapshots.stamp(_KIND)
-            if self._opened is None or self._opened.stamp != stamp:
-                self._opened = self._open(stamp, model_key)
-            return self._opened
+            opened = self._opened
+            if opened is None or opened.stamp != stamp or not opened.is_untouched():
+                self._opened = opened = self._open(stamp, model_key, 1 + (opened.opening if opened else 0))
+            return opened
 
     def nearest(
         self,
@@ -112,13 +119,13 @@ class TraceSearch:
         problem = known.generation.problem if known.generation else ""
         return Nearest(traces, similarities, problem)
 
-    def _open(self, stamp: Any, model_key: str) -> Generation:
+    def _open(self, stamp: Any, model_key: str, opening: int) -> Generation:
         try:
             snapshot = self._snapshots.open(_KIND, model_key=model_key)
         except ShardError as error:
             log.warning("snapshot.rejected", shard=self._name, error=str(error))
-            return Generation(stamp, None, f"not used: {error}")
-        return Generation(stamp, snapshot, _NOT_PUBLISHED if snapshot is None else "")
+            return Generation(stamp, None, f"not used: {error}", opening)
+        return Generation(stamp, snapshot, _NOT_PUBLISHED if snapshot is None else "", opening)
 
     def _up_to_date(
         self, connection: apsw.Connection, generation: Generation, model_key: str, dimension: int
@@ -127,7 +134,7 @@ class TraceSearch:
             known = self._known
             if known is None or known.model_key != model_key:
                 known = _Known(model_key, None, Tail(dimension))
-            if known.generation is None or known.generation.stamp != generation.stamp:
+            if known.generation is None or known.generation.opening != generation.opening:
                 known = _with_generation(known, self._checked(connection, generation))
             ids, vectors = reads.vectors_above(connection, known.last_id, dimension)
             if ids.size:
@@ -139,7 +146,8 @@ class TraceSearch:
         if generation.watermark <= reads.last_trace_id(connection):
             return generation
         log.warning("snapshot.rejected", shard=self._name, error="ahead of its ledger")
-        return Generation(generation.stamp, None, "not used: ahead of its ledger; was that restored from a backup?")
+        problem = "not used: ahead of its ledger; was that restored from a backup?"
+        return replace(generation, snapshot=None, problem=problem)
 
 
 def _with_generation(known: _Known, generation: Generation) -> _Known:

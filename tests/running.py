@@ -103,16 +103,20 @@ class RunningPipeline:
         return self.process.wait(30)
 
     def children(self) -> dict[str, int]:
+        """Give one pid of each kind of its processes."""
+        return {kind: pids[-1] for kind, pids in self.pids().items()}
+
+    def pids(self) -> dict[str, list[int]]:
         """Give the pids of its processes by what they are."""
         assert self.process is not None
-        found = {}
+        found: dict[str, list[int]] = {}
         for child in psutil.Process(self.process.pid).children():
             try:
                 line = " ".join(child.cmdline())
             except psutil.NoSuchProcess:  # it was killed, and is not started again yet
                 continue
-            kinds = (k for k in ("ingester", "worker", "valkey") if f" {k}" in line or f"{k}-server" in line)
-            found[next(kinds, line)] = child.pid
+            kinds = (k for k in ("valkey", "ingester", "worker") if f" {k}" in line or f"{k}-server" in line)
+            found.setdefault(next(kinds, line), []).append(child.pid)
         return found
 
     def publisher(self) -> Publisher:

@@ -6,6 +6,7 @@ what a lost doorbell leaves undone, the sweeper rings again.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -34,13 +35,17 @@ def make_app(redis_url: str, *, timeout_s: float) -> Celery:
         task_ignore_result=True,
         task_store_errors_even_if_ignored=False,
         task_acks_late=False,
-        worker_prefetch_multiplier=1,
+        # No limit. A worker fetches none while it works, since it works in its event loop; but a message whose
+        # acknowledgement failed, its server gone, keeps counting, and with a limit the worker would wait for ever.
+        worker_prefetch_multiplier=0,
         worker_enable_remote_control=False,
         worker_send_task_events=False,
+        worker_cancel_long_running_tasks_on_connection_loss=True,  # none is: all are acked before they run
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        broker_channel_error_retry=True,  # see workers.consumer
         broker_pool_limit=2,
         broker_transport_options={
             "queue_order_strategy": "priority",
@@ -74,5 +79,9 @@ def ring(app: Celery, task: str, scopes: list[str], *, scopes_per_task: int) -> 
 def _broker_url(redis_url: str) -> str:
     parts = urlsplit(redis_url)
     if parts.scheme == "unix":
-        return f"redis+socket://{parts.path}" + (f"?{parts.query}" if parts.query else "")
+        login = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        query = re.sub(
+            r"\bdb=", "virtual_host=", parts.query
+        )  # the same database as the stream's, by kombu's name for it
+        return f"redis+socket://{login}{parts.path}" + (f"?{query}" if query else "")
     return redis_url

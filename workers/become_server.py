@@ -4,8 +4,8 @@ Owns ``server.lock`` beside the configuration. It holds the server's pid and is 
 
 Why: this program takes the lock and then becomes the server (exec keeps pid and lock), so the lock cannot outlive the
 server nor the server the lock, whoever started it and whatever was killed.
-Why: a server left over by a killed parent is ended (it saves first) and replaced, not adopted: nobody would notice
-its death, and it may run an older configuration.
+Why: a server left over by a killed parent is ended (it saves first; one that hangs is killed) and replaced, not
+adopted: nobody would notice its death, and it may run an older configuration.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from typing import Final
 
 from pipeline.errors import ShardError
 
-_SAVE_WITHIN_S: Final = 60.0
+_END_WITHIN_S: Final = 10.0
+"""It only has to flush what it has written; one that takes longer does not hear us."""
+_GIVE_UP_AFTER_S: Final = 60.0
 _POLL_S: Final = 0.05
+_LEFT_OVER: Final = ("temp-*.aof", "temp-*.rdb")
 
 
 def become_server(binary: str, config_path: Path) -> None:
@@ -33,6 +36,9 @@ def become_server(binary: str, config_path: Path) -> None:
     os.umask(0o077)
     lock = os.open(config_path.parent / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
     _take(lock, [binary, str(config_path)])
+    for name in _LEFT_OVER:  # of a rewrite that a kill cut off: whole copies that nobody would remove
+        for path in config_path.parent.rglob(name):
+            path.unlink()
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     os.set_inheritable(lock, True)
@@ -40,14 +46,14 @@ def become_server(binary: str, config_path: Path) -> None:
 
 
 def _take(lock: int, command: list[str]) -> None:
-    deadline = time.monotonic() + _SAVE_WITHIN_S
-    asked = False
+    start, sent = time.monotonic(), list[signal.Signals]()
     while not _locked(lock):
-        pid = os.pread(lock, 32, 0).decode(errors="replace")
-        if not asked and _is_server(pid, command):
-            os.kill(int(pid), signal.SIGTERM)
-            asked = True
-        if time.monotonic() > deadline:
+        pid, waited_s = os.pread(lock, 32, 0).decode(errors="replace"), time.monotonic() - start
+        due = [signal.SIGTERM, signal.SIGKILL] if waited_s > _END_WITHIN_S else [signal.SIGTERM]
+        if sent != due and _is_server(pid, command):
+            os.kill(int(pid), due[-1])
+            sent = due
+        if waited_s > _GIVE_UP_AFTER_S:
             raise ShardError(f"process {pid or '?'} holds {Path(command[1]).parent} and does not end; end it first")
         time.sleep(_POLL_S)
 

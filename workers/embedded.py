@@ -30,6 +30,7 @@ Durability = Literal["everysec", "strict"]
 DEFAULT_MEMORY_BYTES: Final = 1 << 30
 """Beyond it publishers get `Backpressure`; the stream would otherwise grow until the machine ends some process."""
 
+_LEAST_ROOM_BYTES: Final = 1 << 20
 _POLL_S: Final = 0.05
 _REPLY_TIMEOUT_S: Final = 2.0
 _PLAIN: Final = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\')
@@ -56,7 +57,7 @@ class EmbeddedServer:
 
     @property
     def config_path(self) -> Path:
-        """The configuration file, written anew by each `command`."""
+        """The configuration file, kept right by each `command`."""
         return self.folder / "valkey.conf"
 
     def command(self) -> list[str]:
@@ -64,9 +65,11 @@ class EmbeddedServer:
 
         Raises:
             ConfigError: there is no Valkey binary for this machine, or the socket's folder belongs to someone else.
+            TransientError: there is no room for what the server would have to write at once.
         """
         binary = _binary()
         _make_private(self.folder)
+        _require_room(self.folder)
         if self.socket.parent != self.folder:
             _make_private(self.socket.parent)
         _write_private(self.config_path, self._config())
@@ -117,6 +120,7 @@ class EmbeddedServer:
             "appendonly": "yes",
             "appendfsync": "always" if self._durability == "strict" else "everysec",
             "aof-load-truncated": "yes",
+            "stream-node-max-entries": "1",  # else a deleted entry's bytes stay as long as one beside it does
             "maxmemory": str(self._memory_bytes),
             "maxmemory-policy": "noeviction",
         }
@@ -149,13 +153,27 @@ def _make_private(folder: Path) -> None:
     folder.chmod(0o700)
 
 
+def _require_room(folder: Path) -> None:
+    """Refuse a full disk: a server that cannot write what it accepts ends at once, and its log would not say why.
+
+    Raises:
+        TransientError: it is full.
+    """
+    facts = os.statvfs(folder)
+    if facts.f_bavail * facts.f_frsize < _LEAST_ROOM_BYTES:
+        raise TransientError(f"no space left for {folder}; free some, then the server is started by itself")
+
+
 def _write_private(path: Path, text: str) -> None:
     temporary = path.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(os.fsencode(text))
-    temporary.replace(path)
+    try:
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.fsencode(text))
+        temporary.replace(path)
+    except OSError as error:
+        raise TransientError(f"{path} cannot be written: {error.strerror}; it is tried again") from error
 
 
 def _quoted(path: Path) -> str:

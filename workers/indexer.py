@@ -9,9 +9,8 @@ from pipeline.embed import Embedder
 from pipeline.errors import ShardError
 from pipeline.ledger import Ledger, disk, upkeep
 from pipeline.settings import IndexSettings
-from pipeline.shards import SUMMARIES_FOLDER
 from pipeline.snapshot import SnapshotStore
-from pipeline.summarise import SummaryCache
+from workers.forgetting import purge_files
 
 _log = structlog.get_logger()
 
@@ -34,6 +33,9 @@ class Indexer:
         Damage is what costs nothing to see at each turn: a broken manifest, a file that is missing or of another
         size. A changed byte is found by a reader, or by `doctor --verify`, and their message says what to remove.
         """
+        return status.purge_due is not None or self._is_snapshot_due(ledger, status)
+
+    def _is_snapshot_due(self, ledger: Ledger, status: upkeep.Status) -> bool:
         try:
             manifest = SnapshotStore(ledger.path.parent).check_size("traces")
         except ShardError as error:
@@ -46,11 +48,11 @@ class Indexer:
             n_snapshot,
             min_tail=self._settings.min_tail,
             growth=self._settings.growth,
-            forced=status.purge_due is not None,
+            forced=_is_purging(status),
         )
 
     def publish(self, ledger: Ledger, status: upkeep.Status) -> None:
-        """Publish a snapshot if one is due; does nothing otherwise.
+        """Publish a snapshot if one is due, and purge the scope's files; does nothing otherwise.
 
         A scope without traces gets an empty one: generations go on counting, so that a slower publisher, who read the
         ledger before all was forgotten, finds that it is late.
@@ -60,8 +62,14 @@ class Indexer:
             TransientError: another worker is publishing this scope, somebody reads it all the time, or the disk is
                 full.
         """
-        if not self.is_due(ledger, status):
-            return
+        if _is_purging(status):
+            ledger.truncate_wal()  # while somebody reads what was forgotten, nothing else is worth its while
+        if self._is_snapshot_due(ledger, status):
+            self._build(ledger, status)
+        if _is_purging(status) and status.purge_due is not None:
+            purge_files(ledger, status.purge_due)
+
+    def _build(self, ledger: Ledger, status: upkeep.Status) -> None:
         store = SnapshotStore(ledger.path.parent)
         before = store.generation("traces")
         built = index.build_from_blocks(
@@ -80,12 +88,7 @@ class Indexer:
             dimension=self._embedder.dimension,
             replaces=before,
         )
-        if status.purge_due is not None:
-            self._purge_summaries(ledger)
-            upkeep.end_purge(ledger, status.purge_due)
-            _log.info("scope.purged")
 
-    def _purge_summaries(self, ledger: Ledger) -> None:
-        folder = ledger.path.parent / SUMMARIES_FOLDER
-        if folder.is_dir():
-            SummaryCache(folder).keep_only(upkeep.summary_digests(ledger))
+
+def _is_purging(status: upkeep.Status) -> bool:
+    return status.purge_due is not None and not status.files_purged

@@ -6,6 +6,7 @@ them up at once, and any other claims them after a while.
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,8 @@ from pipeline.shards import Shards, require_usable
 from pipeline.stream import Claim, Entry, TurnStream, connect, server_url
 from workers import app as doorbells
 from workers.limits import ledgers_at_once
+from workers.liveness import INGESTER, Pulse
+from workers.supervisor.child import STACK_SIGNAL
 
 _FEWEST_ENTRIES, _MOST_ENTRIES = 16, 500
 _REPLY_BYTES = 8 << 20
@@ -46,6 +49,7 @@ def run(settings: Settings, *, name: str) -> None:
         ConfigError: the data folder cannot be used.
     """
     log.configure(settings.log_level, settings.log_format, process=name)
+    faulthandler.register(STACK_SIGNAL)
     crash_points.arm(settings.crash_at)
     require_usable(settings.data_dir)
     url = server_url(settings.redis.plain_url, settings.data_dir)
@@ -66,6 +70,7 @@ class Ingester:
         self._settings = settings
         self._name = name
         self._clock = clock
+        self._pulse = Pulse(settings.data_dir, INGESTER, name, step_s=settings.redis.timeout_s)
         self._app: Celery = doorbells.make_app(url, timeout_s=settings.redis.timeout_s)
         self._stream = TurnStream(
             connect(url, timeout_s=settings.redis.timeout_s),
@@ -84,6 +89,7 @@ class Ingester:
             ),
             self._registry,
             clock=clock,
+            beat=self._pulse.beat,
         )
         self._limits = BatchLimits(
             n_entries=names.batch_entries, n_entries_spread=names.batch_entries_spread, n_bytes=names.batch_bytes
@@ -106,6 +112,7 @@ class Ingester:
         """Read and apply until stopped; an unreachable server is waited for."""
         resumed = False
         while not self._stopping:
+            self._pulse.beat()
             try:
                 if not resumed:
                     self._stream.ensure_group()
@@ -165,6 +172,13 @@ class Ingester:
             yield entries
             after = entries[-1].id
 
+    def _strays(self) -> Iterator[list[Entry]]:
+        while entries := self._stream.take_up_strays(self._name, count=self._n_entries):
+            _log.warning("entries.taken_up_again", n_entries=len(entries), first=entries[0].id)
+            self._registry.add_totals({"taken_up_again": len(entries)})
+            self._fit_replies(entries)
+            yield entries
+
     def _fit_replies(self, entries: list[Entry]) -> None:
         mean_bytes = sum(len(entry.raw or b"") for entry in entries) / len(entries)
         wanted = min(_MOST_ENTRIES, 4 * self._n_entries, round(_REPLY_BYTES / (mean_bytes + 1)))
@@ -177,6 +191,7 @@ class Ingester:
             _log.error("entries.lost", n_entries=len(claim.deleted), first=claim.deleted[0])
             self._registry.add_totals({"lost_before_ingest": len(claim.deleted)})
         self._ingest_all([claim.entries])
+        self._ingest_all(self._strays())
         self._sweep()
         self._stream.remove_idle_consumers(_FORGET_CONSUMERS_AFTER_MS)
 
@@ -185,7 +200,7 @@ class Ingester:
         now_ms = self._clock()
         limit = 10 * self._settings.workers.doorbell_scopes
         undone = self._registry.undone(
-            rung_before_ms=self._rung_before_ms(doorbells.EMBED_TURNS, now_ms), limit=limit
+            now_ms=now_ms, rung_before_ms=self._rung_before_ms(doorbells.EMBED_TURNS, now_ms), limit=limit
         )
         self._ring(doorbells.EMBED_TURNS, undone)
         rung_before_ms = self._rung_before_ms(doorbells.SUMMARISE_SESSIONS, now_ms)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from pipeline.crash_points import CrashPoint, passing
-from pipeline.embed import Embedder
-from pipeline.errors import ConfigError, SummaryError
+from pipeline.embed import Embedder, Floats, unit_vectors
+from pipeline.errors import ConfigError, SummaryError, TransientError
 from pipeline.ledger import Ledger, sessions
 from pipeline.ledger.sessions import DueSession, NewSummary
 from pipeline.records import from_epoch_ms
@@ -19,6 +19,7 @@ from pipeline.summarise import Completion, SessionSummarizer, session_text
 
 _LONGEST_WAIT_S = 3_600.0
 _SESSIONS_AT_ONCE = 16
+_ENDED = "the worker ended while it embedded this session's summary, twice; it is tried again"
 PLATFORM_MODEL_ID = "platform"
 """Model id of a summary that the platform sent with `session_closed`."""
 _log = structlog.get_logger()
@@ -32,6 +33,7 @@ class _Draft:
     text: str
     digest: str
     completion: Completion | None = None
+    vector: Floats | None = None
     failure: str | None = None
 
 
@@ -76,11 +78,17 @@ class SessionDesk:
             settle_ms=self.settle_ms,
             limit=_SESSIONS_AT_ONCE,
         )
-        if due:
-            self._summarise(ledger, due)
+        self._summarise(ledger, [session for session in due if not session.n_ended])
+        for session in due:
+            if session.n_ended == 1:  # by chance or by its own words: those it was with are not to share its fate
+                self._summarise(ledger, [session])
+            elif session.n_ended:
+                self._postpone(ledger, session, _ENDED)
         return len(due) == _SESSIONS_AT_ONCE
 
     def _summarise(self, ledger: Ledger, due: Sequence[DueSession]) -> None:
+        if not due:
+            return
         summarizer = self._summarizer_for(ledger)
         drafts = []
         for session in due:
@@ -92,16 +100,30 @@ class SessionDesk:
                 drafts.append(_Draft(session, text, digest))
         with ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="summarise") as threads:
             drafts = list(threads.map(lambda draft: _complete(summarizer, draft), drafts))
-        self._store(ledger, [draft for draft in drafts if draft.completion is not None])
+        sessions.begin(ledger, [draft.session for draft in drafts if draft.completion is not None])
+        drafts = self._embed(drafts)
+        self._store(ledger, [draft for draft in drafts if draft.vector is not None])
         for draft in drafts:
             if draft.failure is not None:
                 self._postpone(ledger, draft.session, draft.failure)
 
+    def _embed(self, drafts: Sequence[_Draft]) -> list[_Draft]:
+        """Give the written summaries their vectors, those the model cannot take the reason."""
+        written = [draft for draft in drafts if draft.completion is not None]
+        try:
+            vectors = unit_vectors(self._embedder, [draft.completion.text for draft in written if draft.completion])
+        except TransientError as error:
+            if len(written) <= 1:
+                return [replace(d, failure=str(error)) if d.completion is not None else d for d in drafts]
+            return [done for draft in drafts for done in self._embed([draft])]  # one of them is to blame
+        embedded = [replace(draft, vector=vector) for draft, vector in zip(written, vectors, strict=True)]
+        return embedded + [draft for draft in drafts if draft.completion is None]
+
     def _store(self, ledger: Ledger, drafts: Sequence[_Draft]) -> None:
-        vectors = self._embedder.embed([draft.completion.text for draft in drafts if draft.completion])
-        for draft, vector in zip(drafts, vectors, strict=True):
-            completion, session = draft.completion, draft.session
+        for draft in drafts:
+            completion, session, vector = draft.completion, draft.session, draft.vector
             assert completion is not None
+            assert vector is not None
             first_ms = sessions.first_turn_ms(ledger, session.session_id)
             summary = NewSummary(
                 session.session_id,
@@ -143,4 +165,7 @@ def _complete(summarizer: SessionSummarizer, draft: _Draft) -> _Draft:
         completion = summarizer.complete(draft.session.session_id, draft.text)
     except (SummaryError, ConfigError) as error:
         return _Draft(draft.session, draft.text, draft.digest, failure=str(error))
+    except Exception as error:  # noqa: BLE001 - the task boundary: one session's text is not its neighbours' trouble
+        failure = f"{type(error).__name__} while it was summarised; it is tried again later"
+        return _Draft(draft.session, draft.text, draft.digest, failure=failure)
     return _Draft(draft.session, draft.text, draft.digest, completion)

@@ -25,7 +25,7 @@ from kombu.exceptions import OperationalError
 from pipeline import cognition
 from pipeline.chunk import Chunker
 from pipeline.crash_points import CrashPoint, passing
-from pipeline.embed import Embedder
+from pipeline.embed import Embedder, unit_vectors
 from pipeline.errors import ConfigError, ShardError, TransientError
 from pipeline.ledger import Ledger, LedgerPool, upkeep, work
 from pipeline.ledger.fulltext import index_form
@@ -33,13 +33,16 @@ from pipeline.records import Chunk, Scope
 from pipeline.registry import Registry
 from pipeline.settings import WorkerSettings
 from workers import app as doorbells
+from workers.forgetting import END_WITHIN_S, Forgetting
 from workers.indexer import Indexer
-from workers.liveness import WorkerToken
+from workers.liveness import Pulse, WorkerToken
 from workers.sessions import SessionDesk
 
 _CHARS_PER_TIMEOUT = 250_000
 """A claim of more text than this may take longer than the time limit, in proportion."""
 _SNAPSHOT_AGAIN_MS = 60_000
+_SNAPSHOT_S, _SNAPSHOT_S_PER_TRACE = 60.0, 0.003
+"""The longest that building a snapshot, or a purge, should take: training 100 000 vectors takes a minute."""
 _log = structlog.get_logger()
 
 
@@ -55,7 +58,9 @@ class Flow:
     embedder: Embedder
     sessions: SessionDesk
     indexer: Indexer
+    forgetting: Forgetting
     token: WorkerToken
+    pulse: Pulse
     clock: Callable[[], int]
 
     def embed_turns(self, scopes: list[str]) -> None:
@@ -76,7 +81,7 @@ class Flow:
         for marks in self._marked(scopes):
             left_over = []
             for key in marks:
-                with _one_scope():
+                with self._one_scope(key):
                     if self.sessions.summarise_due(self.ledgers.open(Scope.parse(key))):
                         left_over.append(key)
             self._settle(marks)
@@ -84,17 +89,34 @@ class Flow:
 
     def publish_snapshots(self, scopes: list[str]) -> None:
         """Publish a snapshot of each scope that has outgrown its last, and purge what was forgotten."""
-        for key in scopes:
-            with _one_scope():
-                ledger = self.ledgers.open(Scope.parse(key))
-                self.indexer.publish(ledger, self._status(ledger))
+        published = []
+        for group in self.ledgers.groups(scopes):
+            purged = []
+            for key in group:
+                with self._one_scope(key):
+                    ledger = self.ledgers.open(Scope.parse(key))
+                    status = self._status(ledger)
+                    self.pulse.beat(_SNAPSHOT_S + _SNAPSHOT_S_PER_TRACE * status.counts.traces)
+                    self.indexer.publish(ledger, status)
+                    if status.purge_due is not None:
+                        purged.append((ledger, status.purge_due))
+                    published.append(key)
+            self._end_purges(purged)
+        self.registry.note_published(published)
         for marks in self._marked(scopes):
             self._settle(marks)
+
+    def _end_purges(self, purged: list[tuple[Ledger, str]]) -> None:
+        self.pulse.beat(END_WITHIN_S)
+        try:
+            self.forgetting.end_purges(purged)
+        except (TransientError, ConfigError, ShardError) as error:  # they stay due: the sweeper rings again
+            _log.warning("purge.postponed", reason=str(error))
 
     def _open(self, keys: Iterable[str]) -> list[Ledger]:
         ledgers = []
         for key in keys:
-            with _one_scope():
+            with self._one_scope(key):
                 ledgers.append(self.ledgers.open(Scope.parse(key)))
         return ledgers
 
@@ -110,7 +132,7 @@ class Flow:
         claimed: dict[Ledger, list[work.ClaimedTurn]] = {}
         for ledger in list(active):
             turns: list[work.ClaimedTurn] = []
-            with _one_scope():
+            with self._one_scope(ledger.scope.key):
                 turns = work.claim(
                     ledger,
                     self.token.name,
@@ -131,8 +153,10 @@ class Flow:
 
     def _attempt(self, claimed: dict[Ledger, list[work.ClaimedTurn]], active: list[Ledger]) -> None:
         n_chars = sum(len(turn.content) for turns in claimed.values() for turn in turns)
+        limit_s = self.settings.turn_timeout_s * (1 + n_chars / _CHARS_PER_TIMEOUT)
+        self.pulse.beat(limit_s)
         try:
-            with _time_limit(self.settings.turn_timeout_s, n_chars):
+            with _time_limit(limit_s):
                 refused = self._make_searchable(claimed)
         except Exception as error:  # noqa: BLE001 - the task boundary: a ledger's trouble is contained, this is a turn's
             _log.warning("attempt.failed", n_turns=sum(map(len, claimed.values())), error=type(error).__name__)
@@ -145,13 +169,13 @@ class Flow:
         """Chunk, embed and commit; gives the ledgers that refused the commit."""
         turns = [turn for batch in claimed.values() for turn in batch]
         chunks = self.chunker.chunk_many([turn.content for turn in turns])
-        vectors = iter(self.embedder.embed([chunk.text for of_turn in chunks for chunk in of_turn]))
+        vectors = iter(unit_vectors(self.embedder, [chunk.text for of_turn in chunks for chunk in of_turn]))
         passing(CrashPoint.AFTER_EMBED)
         done = iter([_work_on(turn, of_turn, vectors) for turn, of_turn in zip(turns, chunks, strict=True)])
         n_searchable, refused = 0, list(claimed)
         for ledger, batch in claimed.items():
             work_done = list(islice(done, len(batch)))
-            with _one_scope():
+            with self._one_scope(ledger.scope.key):
                 n_searchable += work.commit(
                     ledger,
                     self.token.name,
@@ -165,7 +189,7 @@ class Flow:
 
     def _give_back(self, ledgers: Iterable[Ledger], failure: str, *, counted: bool) -> None:
         for ledger in ledgers:
-            with _one_scope():
+            with self._one_scope(ledger.scope.key):
                 work.release(
                     ledger, self.token.name, failure=failure, max_attempts=self.settings.max_attempts, counted=counted
                 )
@@ -173,9 +197,9 @@ class Flow:
     def _settle(self, marks: dict[str, int]) -> None:
         """Note what is done, and when to look again; ring for the snapshots that follow from it."""
         now_ms = self.clock()
-        settled, snapshots_due = [], []
+        settled, waiting, snapshots_due = [], [], []
         for key, mark in marks.items():
-            with _one_scope():
+            with self._one_scope(key):
                 ledger = self.ledgers.open(Scope.parse(key))
                 status = self._status(ledger)
                 is_due = self.indexer.is_due(ledger, status)
@@ -183,11 +207,15 @@ class Flow:
                 if is_due:
                     snapshots_due.append(key)
                     # Looked at again, should the doorbell be lost.
-                    due_ms = min(due_ms or now_ms + _SNAPSHOT_AGAIN_MS, now_ms + _SNAPSHOT_AGAIN_MS)
+                    again_ms = now_ms + _SNAPSHOT_AGAIN_MS
+                    due_ms = again_ms if due_ms is None else min(due_ms, again_ms)
+                purge_ms = None if status.purge_due is None else int(status.purge_due)
+                waiting.append((key, status.unsummarised_since_ms, purge_ms, is_due))
                 if status.counts.pending == 0 and status.purge_due is None:
                     settled.append((key, mark, due_ms, status.counts))
         passing(CrashPoint.BEFORE_SETTLE)
         self.registry.settle(settled)
+        self.registry.note_waiting(waiting, now_ms=now_ms)
         self._ring(doorbells.PUBLISH_SNAPSHOTS, snapshots_due)
 
     def _ring(self, task: str, scopes: list[str]) -> None:
@@ -195,6 +223,21 @@ class Flow:
             doorbells.ring(self.app, task, scopes, scopes_per_task=self.settings.doorbell_scopes)
         except OperationalError as error:  # the sweeper rings again
             _log.warning("doorbell.lost", task=task, n_scopes=len(scopes), error=type(error).__name__)
+
+    @contextmanager
+    def _one_scope(self, key: str) -> Iterator[None]:
+        """Have a scope's trouble end the work on that scope alone; the sweeper rings for it again.
+
+        One that needs an operator is tried again after ever longer waits, and told of once.
+        """
+        self.pulse.beat()
+        try:
+            yield
+        except TransientError as error:
+            _log.warning("scope.postponed", reason=str(error))
+        except (ConfigError, ShardError) as error:
+            if self.registry.note_refusal(key, str(error), now_ms=self.clock()):
+                _log.error("scope.refused", reason=str(error))
 
     def _status(self, ledger: Ledger) -> upkeep.Status:
         return upkeep.status(ledger, idle_ms=self.sessions.idle_ms, settle_ms=self.sessions.settle_ms)
@@ -236,23 +279,12 @@ def _work_on(turn: work.ClaimedTurn, chunks: list[Chunk], vectors: Iterator[np.n
 
 
 @contextmanager
-def _one_scope() -> Iterator[None]:
-    """Have a scope's trouble end the work on that scope alone; the sweeper rings for it again."""
-    try:
-        yield
-    except TransientError as error:
-        _log.warning("scope.postponed", reason=str(error))
-    except (ConfigError, ShardError) as error:
-        _log.error("scope.refused", reason=str(error))
-
-
-@contextmanager
-def _time_limit(limit_s: float, n_chars: int) -> Iterator[None]:
+def _time_limit(limit_s: float) -> Iterator[None]:
     """End this process when the block hangs, even inside native code; the supervisor starts another.
 
     Why: a signal handler does not run while native code holds on; this watchdog is a native thread of its own.
     """
-    faulthandler.dump_traceback_later(limit_s * (1 + n_chars / _CHARS_PER_TIMEOUT), exit=True)
+    faulthandler.dump_traceback_later(limit_s, exit=True)
     try:
         yield
     finally:

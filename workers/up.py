@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import sys
-from contextlib import closing, suppress
-from pathlib import Path
 
 import structlog
 
-from pipeline.errors import ShardError, TransientError
-from pipeline.ledger.connection import connect as connect_ledger
-from pipeline.ledger.connection import read_meta, translated
-from pipeline.records import Scope
-from pipeline.registry import FILE as REGISTRY_FILE
-from pipeline.registry import Registry
 from pipeline.settings import PREFIX, Settings
-from pipeline.shards import LEDGER_FILE, Shards, require_usable
+from pipeline.shards import require_usable
 from pipeline.stream import check_server, connect, server_url
+from workers import refill
 from workers.embedded import EmbeddedServer
-from workers.supervisor import ChildSpec, DataFolderLock, Supervisor
-from workers.worker import THREAD_VARIABLES, now_ms
+from workers.liveness import INGESTER, WORKER, forget_dead, pulse_path
+from workers.supervisor import ChildSpec, DataFolderLock, PulseWatch, ServerWatch, Supervisor, end_leftovers
+from workers.worker import THREAD_VARIABLES
 
 _STOP_TIMEOUT_S = 20.0
-_BOOT = "boot_id"
+_LEFTOVERS_END_WITHIN_S = 5.0
+_FORGET_PROCESSES_AFTER_S = 86_400.0
 _log = structlog.get_logger()
 
 
@@ -37,8 +31,10 @@ def run(settings: Settings) -> None:
     """
     require_usable(settings.data_dir)
     with DataFolderLock(settings.data_dir):
-        _refill_registry(settings)
-        Supervisor(child_specs(settings)).run()
+        end_leftovers(settings.data_dir, _own_processes(settings), within_s=_LEFTOVERS_END_WITHIN_S)
+        forget_dead(settings.data_dir, after_s=_FORGET_PROCESSES_AFTER_S)
+        refill.refill(settings.data_dir)
+        Supervisor(child_specs(settings), stalled_after_s=settings.workers.stalled_after_s).run()
 
 
 def child_specs(settings: Settings) -> list[ChildSpec]:
@@ -48,35 +44,49 @@ def child_specs(settings: Settings) -> list[ChildSpec]:
         ServerUnreachableError: the given server does not answer.
     """
     specs = []
+    if settings.metrics.port is not None:  # the first: it says that the server does not answer
+        command = _verb("metrics")
+        specs.append(ChildSpec(name="metrics", command=command, env=_environment(settings), is_needed=False))
     if settings.redis.url is None:
-        server = EmbeddedServer(
-            settings.data_dir, durability=settings.redis.durability, memory_bytes=settings.redis.memory_bytes
-        )
-        specs.append(
-            ChildSpec(name="server", command=server.command, ready=server.is_ready, stop_timeout_s=_STOP_TIMEOUT_S)
-        )
+        specs.append(_server_spec(settings))
     else:
         warn_of_server(settings)
-    environment = _environment(settings)
-    host = socket.gethostname()
-    for number in range(settings.workers.n_ingesters):
-        name = f"{host}-ingester-{number}"
-        specs.append(ChildSpec(name=name, command=_verb("ingester", "--name", name), env=environment))
-    last = settings.workers.n_workers - 1
-    for number in range(settings.workers.n_workers):
-        name = f"worker-{number}"
-        # A summary model somewhere else may be slow and must not hold up all of them: only the last one waits for it.
-        takes_sessions = number == last or settings.summary.invoker == "extractive"
-        sessions = "--sessions" if takes_sessions else "--no-sessions"
+    for kind, name in _own_processes(settings):
+        options = _sessions_option(settings, name) if kind == WORKER else []
         specs.append(
             ChildSpec(
                 name=name,
-                command=_verb("worker", "--name", name, sessions),
-                env=environment,
+                command=_verb(kind, "--name", name, *options),
+                env=_environment(settings),
                 stop_timeout_s=_STOP_TIMEOUT_S,
+                watch=PulseWatch(pulse_path(settings.data_dir, kind, name)),
+                writes_stack=True,
             )
         )
     return specs
+
+
+def _own_processes(settings: Settings) -> list[tuple[str, str]]:
+    """List the kinds and names of the ingesters, then of the workers."""
+    host = socket.gethostname()
+    ingesters = [(INGESTER, f"{host}-ingester-{number}") for number in range(settings.workers.n_ingesters)]
+    return ingesters + [(WORKER, f"worker-{number}") for number in range(settings.workers.n_workers)]
+
+
+def _sessions_option(settings: Settings, name: str) -> list[str]:
+    """A summary model somewhere else may be slow and must not hold up all workers: only the last one waits for it."""
+    takes_sessions = settings.summary.invoker == "extractive" or name == f"worker-{settings.workers.n_workers - 1}"
+    return ["--sessions" if takes_sessions else "--no-sessions"]
+
+
+def _server_spec(settings: Settings) -> ChildSpec:
+    server = EmbeddedServer(
+        settings.data_dir, durability=settings.redis.durability, memory_bytes=settings.redis.memory_bytes
+    )
+    watch = ServerWatch(server.socket)
+    return ChildSpec(
+        name="server", command=server.command, ready=watch.is_ready, stop_timeout_s=_STOP_TIMEOUT_S, watch=watch
+    )
 
 
 def warn_of_server(settings: Settings) -> None:
@@ -100,57 +110,3 @@ def _environment(settings: Settings) -> dict[str, str]:
     if settings.redis.url is not None:
         given[f"{PREFIX}REDIS__URL"] = settings.redis.url.get_secret_value()
     return given | dict.fromkeys(THREAD_VARIABLES, str(settings.embedding.n_threads))
-
-
-def _refill_registry(settings: Settings) -> None:
-    """Have a registry that knows all work, whatever became of the last one."""
-    try:
-        _mark_unknown(settings.data_dir)
-    except ShardError as error:
-        _set_registry_aside(settings.data_dir, reason=str(error))
-        _mark_unknown(settings.data_dir)
-
-
-def _mark_unknown(data_dir: Path) -> None:
-    """Mark the shards that the registry does not know, and all of them after the machine went down.
-
-    Why: the registry is not flushed at each mark. A killed process loses nothing of it, a power cut may.
-    """
-    shards = Shards(data_dir)
-    with closing(Registry(data_dir)) as registry:
-        folders, boot = list(shards.walk()), _boot_id()
-        if registry.fact(_BOOT) == boot:
-            known = {shards.folder(Scope.parse(key)) for key in registry.scopes()}
-            folders = [folder for folder in folders if folder not in known]
-        scopes = [scope for folder in folders if (scope := _scope_in(folder)) is not None]
-        registry.mark(scopes, now_ms=now_ms())
-        registry.note_fact(_BOOT, boot)
-    if scopes:
-        _log.info("registry.refilled", n_scopes=len(scopes))
-
-
-def _set_registry_aside(data_dir: Path, *, reason: str) -> None:
-    """Rename a damaged registry, its main file last: killed before that, the next start does it again."""
-    aside = f"{REGISTRY_FILE}.damaged-{now_ms()}"
-    for suffix in ("-wal", "-shm", ""):
-        with suppress(FileNotFoundError):
-            (data_dir / (REGISTRY_FILE + suffix)).rename(data_dir / (aside + suffix))
-    _log.warning("registry.set_aside", file=aside, reason=reason)
-
-
-def _scope_in(folder: Path) -> str | None:
-    """Read whose a shard is; None when it cannot be told: damaged, or killed before the scope was written."""
-    path = folder / LEDGER_FILE
-    try:
-        with closing(connect_ledger(path, query_only=True)) as connection, translated(path):
-            return read_meta(connection).get("scope")
-    except (ShardError, TransientError) as error:
-        _log.error("shard.found_damaged", shard=folder.name, reason=str(error))
-        return None
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:  # not Linux: every start counts as one after a power cut
-        return secrets.token_hex(8)

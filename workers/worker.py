@@ -6,6 +6,8 @@ processes as are wanted and restarts them.
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import time
 from collections.abc import Callable
 
@@ -13,12 +15,12 @@ from celery import Celery
 
 from pipeline import crash_points, log
 from pipeline.chunk import Chunker
-from pipeline.embed import Embedder, load_embedder
+from pipeline.embed import Embedder, find_prepared, load_embedder
 from pipeline.ledger import Ledger, LedgerPool
 from pipeline.registry import Registry
 from pipeline.settings import Settings
 from pipeline.shards import SUMMARIES_FOLDER, Shards, require_usable
-from pipeline.stream import server_url
+from pipeline.stream import TurnStream, connect, server_url
 from pipeline.summarise import (
     Completion,
     ExtractiveInvoker,
@@ -27,15 +29,22 @@ from pipeline.summarise import (
     SummaryInvoker,
     extractive,
 )
-from workers import tasks
+from pipeline.summarise.summarizer import LONGEST_RETRY_AFTER_S
+from workers import library_log, tasks
 from workers.app import EMBED_TURNS, PUBLISH_SNAPSHOTS, SUMMARISE_SESSIONS, make_app
+from workers.consumer import PulsingConsumer
+from workers.forgetting import Forgetting
 from workers.indexer import Indexer
 from workers.limits import ledgers_at_once
-from workers.liveness import WorkerToken
+from workers.liveness import WORKER, Pulse, WorkerToken
 from workers.sessions import SessionDesk
+from workers.supervisor.child import STACK_SIGNAL
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 """To be set to 1 before numpy, FAISS, ONNX Runtime or the tokenizer are imported."""
+
+_LOAD_S, _EXPORT_S = 60.0, 900.0
+"""The longest that loading a model, and exporting it first, should take on a slow disk."""
 
 
 def run(settings: Settings, *, name: str, summarises: bool) -> None:
@@ -50,11 +59,15 @@ def run(settings: Settings, *, name: str, summarises: bool) -> None:
         ConfigError: the data folder, the model or the summary endpoint cannot be used.
     """
     log.configure(settings.log_level, settings.log_format, process=name)
+    library_log.install()
+    faulthandler.register(STACK_SIGNAL)
     crash_points.arm(settings.crash_at)
     require_usable(settings.data_dir)
     url = server_url(settings.redis.plain_url, settings.data_dir)
     app = make_app(url, timeout_s=settings.redis.timeout_s)
-    tasks.register(app, make_flow(settings, app, name))
+    flow = make_flow(settings, app, name)
+    tasks.register(app, flow)
+    app.conf.worker_consumer = functools.partial(PulsingConsumer, pulse=flow.pulse)
     queues = [EMBED_TURNS, *([SUMMARISE_SESSIONS] if summarises else []), PUBLISH_SNAPSHOTS]
     app.worker_main(
         ["--quiet", "worker", "--pool=solo", f"--hostname={name}@%h", f"--queues={','.join(queues)}",
@@ -68,6 +81,8 @@ def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
     Raises:
         ConfigError: the model or the summary endpoint cannot be used.
     """
+    pulse = Pulse(settings.data_dir, WORKER, name, step_s=settings.redis.timeout_s)
+    pulse.beat(_LOAD_S if is_model_ready(settings) else _EXPORT_S)
     embedder = embedder_of(settings)
     registry = Registry(settings.data_dir, busy_timeout_ms=settings.ledger.busy_timeout_ms)
     return tasks.Flow(
@@ -81,11 +96,20 @@ def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
         registry=registry,
         chunker=Chunker(embedder.tokenizer, max_tokens=embedder.max_tokens),
         embedder=embedder,
-        sessions=SessionDesk(settings.summary, embedder, _summarizer_of(settings, registry), now_ms),
+        sessions=SessionDesk(settings.summary, embedder, _summarizer_of(settings, registry, pulse), now_ms),
         indexer=Indexer(settings.index, embedder),
+        forgetting=Forgetting(_stream_of(settings), now_ms),
         token=WorkerToken(settings.data_dir, name),
+        pulse=pulse,
         clock=now_ms,
     )
+
+
+def _stream_of(settings: Settings) -> TurnStream:
+    names = settings.stream
+    url = server_url(settings.redis.plain_url, settings.data_dir)
+    client = connect(url, timeout_s=settings.redis.timeout_s)
+    return TurnStream(client, name=names.turns, dead_name=names.dead, group=names.group)
 
 
 def embedder_of(settings: Settings) -> Embedder:
@@ -104,14 +128,25 @@ def embedder_of(settings: Settings) -> Embedder:
     )
 
 
+def is_model_ready(settings: Settings) -> bool:
+    """Tell whether the model needs no export before it is loaded."""
+    chosen = settings.embedding
+    if not chosen.backend.startswith("onnx"):
+        return True
+    return find_prepared(model=chosen.model, backend=chosen.backend, models_dir=settings.models_dir) is not None
+
+
 def now_ms() -> int:
     """Give the epoch milliseconds of this machine's clock."""
     return time.time_ns() // 1_000_000
 
 
-def _summarizer_of(settings: Settings, registry: Registry) -> Callable[[Ledger], SessionSummarizer]:
+def _summarizer_of(settings: Settings, registry: Registry, pulse: Pulse) -> Callable[[Ledger], SessionSummarizer]:
     """Give what makes a scope's summariser: its cache lies in the scope's own folder, its cost in the registry."""
-    chosen, invoker = settings.summary, _invoker(settings)
+    chosen = settings.summary
+    # Between two calls it may wait for another worker that asks the same.
+    allowance_s = chosen.attempts * (chosen.timeout_s + LONGEST_RETRY_AFTER_S)
+    invoker = _Beating(_invoker(settings), pulse, allowance_s=allowance_s)
     model_id = chosen.model if chosen.invoker == "openai" else extractive.MODEL
 
     def note_cost(completion: Completion) -> None:
@@ -129,6 +164,19 @@ def _summarizer_of(settings: Settings, registry: Registry) -> Callable[[Ledger],
         )
 
     return summarizer_for
+
+
+class _Beating:
+    """An invoker that beats at each call: a session is as many calls as it has parts, each of them tried again."""
+
+    def __init__(self, invoker: SummaryInvoker, pulse: Pulse, *, allowance_s: float) -> None:
+        self._invoker = invoker
+        self._pulse = pulse
+        self._allowance_s = allowance_s
+
+    def __call__(self, system: str, user: str, /, *, max_tokens: int) -> Completion:
+        self._pulse.beat(self._allowance_s)
+        return self._invoker(system, user, max_tokens=max_tokens)
 
 
 def _invoker(settings: Settings) -> SummaryInvoker:

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipeline.contract.fields import AnyFields, EventFields, SessionClosedFields
+from pipeline.contract.fields import AnyFields, EventFields, SessionClosedFields, loggable
 from pipeline.contract.limits import (
     MAX_CONTENT_BYTES,
     MAX_EVENT_BYTES,
@@ -40,7 +40,15 @@ from pipeline.records import (
     from_epoch_ms,
 )
 
-__all__ = ["MAX_CONTENT_BYTES", "MAX_EVENT_BYTES", "MAX_METADATA_BYTES", "decode", "encode", "json_schema"]
+__all__ = [
+    "MAX_CONTENT_BYTES",
+    "MAX_EVENT_BYTES",
+    "MAX_METADATA_BYTES",
+    "decode",
+    "encode",
+    "json_schema",
+    "loggable",
+]
 
 _TYPES: Final = {
     Turn: "turn",

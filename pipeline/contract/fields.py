@@ -224,3 +224,14 @@ class ScopeDeletedFields(_EventFields):
 
 AnyFields = TurnFields | SessionClosedFields | TurnDeletedFields | SessionDeletedFields | ScopeDeletedFields
 EventFields = Annotated[AnyFields, Field(discriminator="type")]
+
+_KNOWN = frozenset(name for kind in AnyFields.__args__ for name in kind.model_fields) | frozenset(
+    f"mood.{name}" for name in MoodFields.model_fields
+)
+
+
+def loggable(field: str) -> str:
+    """Give a field's name as far as it is the contract's own; the rest is a word of the publisher's."""
+    parts = field.split(".")
+    known = (".".join(parts[:n]) for n in (2, 1))
+    return next((name for name in known if name in _KNOWN), "")

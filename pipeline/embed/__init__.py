@@ -13,8 +13,9 @@ a crash there is a whole folder or one that is made again: its manifest, with a 
 Why a model key: vectors of two models, or of two revisions of one, cannot be compared, and look as if they could.
 """
 
+from pipeline.embed.checked import unit_vectors
 from pipeline.embed.loading import load_embedder
 from pipeline.embed.prepared import PreparedModel, find_prepared, prepare_model
 from pipeline.embed.protocol import Embedder, Floats
 
-__all__ = ["Embedder", "Floats", "PreparedModel", "find_prepared", "load_embedder", "prepare_model"]
+__all__ = ["Embedder", "Floats", "PreparedModel", "find_prepared", "load_embedder", "prepare_model", "unit_vectors"]

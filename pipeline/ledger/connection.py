@@ -82,7 +82,10 @@ def _require_same(meta: dict[str, str], path: Path, scope: Scope) -> None:
     if meta.get("scope") != scope.key:
         raise ShardError(f"{path} belongs to another scope; was a folder moved by hand? Move it back or restore it")
     if meta.get("format") != str(FORMAT):
-        raise ShardError(f"{path} has format {meta.get('format')}, this release reads {FORMAT}; upgrade Turnstream")
+        raise ShardError(
+            f"{path} has format {meta.get('format')}, this release reads {FORMAT}; run the release that wrote it, or"
+            " set the folder aside and backfill"
+        )
 
 
 def adopt(connection: apsw.Connection, path: Path, scope: Scope) -> None:
@@ -123,6 +126,8 @@ def translated(path: Path) -> Iterator[None]:
         raise ShardError(
             f"{path} cannot be opened or read ({error}); check that it exists and who owns it"
         ) from error
+    except UnicodeDecodeError as error:  # SQLite keeps no checksums: a byte of a text was changed on the disk
+        raise ShardError(f"{path} holds a text that is none; restore it from a backup") from error
     except OSError as error:
         raise TransientError(f"{error.filename or path}: {error.strerror}; retry once that is mended") from error
 

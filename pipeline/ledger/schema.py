@@ -3,8 +3,10 @@
 | table | one row per | key |
 |---|---|---|
 | meta | fact about the file: `scope`, `format`, `model_key`, `dimension` | key |
-| events | event applied, so that none is applied twice | event_id |
+| events | event applied, by the digest of its id, so that none is applied twice | digest |
 | tombstones | thing forgotten, by digest, so that a replay does not revive it | target |
+| forgettings | request to forget, with the numbers of what it removed | digest of its event's id |
+| vacated | hole that a turn deleted on request left in its session's numbering | session_id, turn_index |
 | turns | turn in its latest revision; `turn_offset` is new for each revision | turn_offset |
 | traces | committed chunk, `content[start:stop]` of its turn, with its cognitive fields | trace_id |
 | vectors | trace's embedding: `dimension` little-endian float16, L2-normalised | trace_id |
@@ -16,6 +18,7 @@
 | word_gaps | turn removed after its words went into a segment | gap_id |
 
 A turn's `first_ms` is the least timestamp of all its revisions, kept or not: what a deleted scope forgets by.
+`vacated` keeps its turn's `first_ms` for the same reason.
 
 `turn_offset`, `trace_id` and `summary_id` only grow (AUTOINCREMENT: a plain rowid is reused after a delete), so each
 can be a watermark: what is above it is new.
@@ -28,7 +31,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-FORMAT: Final = 1
+FORMAT: Final = 3
 
 
 class TurnState(IntEnum):
@@ -52,9 +55,18 @@ class SessionState(IntEnum):
 DDL: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
-  event_id TEXT PRIMARY KEY, type TEXT NOT NULL, received_ms INTEGER NOT NULL
+  digest BLOB PRIMARY KEY, type TEXT NOT NULL, received_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE tombstones (target TEXT PRIMARY KEY, until_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE forgettings (
+  digest BLOB PRIMARY KEY, target TEXT NOT NULL, was_known INTEGER NOT NULL, was_forgotten INTEGER NOT NULL,
+  turns INTEGER NOT NULL, sessions INTEGER NOT NULL, summaries INTEGER NOT NULL, chunks INTEGER NOT NULL,
+  dead_letters INTEGER NOT NULL DEFAULT 0, rewritten INTEGER, purged_ms INTEGER
+) WITHOUT ROWID;
+CREATE INDEX forgettings_unpurged ON forgettings (target) WHERE purged_ms IS NULL;
+CREATE TABLE vacated (
+  session_id TEXT, turn_index INTEGER, first_ms INTEGER NOT NULL, PRIMARY KEY (session_id, turn_index)
+) WITHOUT ROWID;
 CREATE TABLE turns (
   turn_offset INTEGER PRIMARY KEY AUTOINCREMENT,
   session_id TEXT NOT NULL, turn_id TEXT NOT NULL, event_id TEXT NOT NULL, revision INTEGER NOT NULL,
@@ -102,7 +114,7 @@ CREATE INDEX cards_by_change ON cards (changed);
 CREATE INDEX cards_newest_first ON cards (is_automated, last_ms DESC, session_id);
 CREATE TABLE word_segments (
   segment_id INTEGER PRIMARY KEY AUTOINCREMENT, above INTEGER NOT NULL, up_to INTEGER NOT NULL UNIQUE,
-  is_merged INTEGER NOT NULL, n_chars INTEGER NOT NULL,
+  is_merged INTEGER NOT NULL,
   turns BLOB NOT NULL, roles TEXT NOT NULL, vocabulary BLOB NOT NULL, starts BLOB NOT NULL,
   holders BLOB NOT NULL, places BLOB NOT NULL
 );

@@ -2,16 +2,21 @@
 
 A session's ``version`` grows with every change. A summary is stored only for the version it was made from, so turns
 that arrive meanwhile leave the session due, and what was forgotten meanwhile is not written back.
+
+A quarantined turn is left out of its session's summary, and a session waits while a turn of it is tried again: words
+that end a worker would do so again in a summary, where nobody counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import apsw
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.ledger.events import PURGE_DUE
+from pipeline.ledger.forgetting import note_purge_due
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.schema import SessionState
 from pipeline.ledger.work import require_model
@@ -19,12 +24,13 @@ from pipeline.ledger.work import require_model
 
 @dataclass(frozen=True, slots=True)
 class DueSession:
-    """A session whose summary does not cover its latest version."""
+    """A session whose summary does not cover its latest version; ``n_ended`` workers ended on it since it failed."""
 
     session_id: str
     version: int
     platform_summary: str | None
     attempts: int
+    n_ended: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +47,12 @@ class NewSummary:
     tokens_out: int = 0
 
 
+_BEGUN, _BEGUN_AGAIN = "being embedded", "being embedded again"
+_N_ENDED = f"CASE failure WHEN '{_BEGUN}' THEN 1 WHEN '{_BEGUN_AGAIN}' THEN 2 ELSE 0 END"
 _DUE = (
     "state = 0 AND ifnull(retry_at_ms, 0) <= :now AND changed_ms <= :now -"
     " CASE WHEN closed THEN :settle ELSE :idle END"
+    " AND session_id NOT IN (SELECT session_id FROM turns WHERE state IN (0, 1) AND attempts > 0)"
 )
 
 
@@ -53,7 +62,7 @@ def due(ledger: Ledger, *, now_ms: int, idle_ms: int, settle_ms: int, limit: int
         return [
             DueSession(*row)
             for row in connection.execute(
-                f"SELECT session_id, version, platform_summary, attempts FROM sessions WHERE {_DUE}"
+                f"SELECT session_id, version, platform_summary, attempts, {_N_ENDED} FROM sessions WHERE {_DUE}"
                 " ORDER BY changed_ms, session_id LIMIT :limit",
                 {"now": now_ms, "settle": settle_ms, "idle": idle_ms, "limit": limit},
             )
@@ -61,10 +70,10 @@ def due(ledger: Ledger, *, now_ms: int, idle_ms: int, settle_ms: int, limit: int
 
 
 def lines(ledger: Ledger, session_id: str) -> list[tuple[str, str]]:
-    """Read a session's turns as (speaker or role, content), in the publisher's order."""
+    """Read a session's turns but the quarantined as (speaker or role, content), in the publisher's order."""
     with ledger.read() as connection:
         rows = connection.execute(
-            "SELECT ifnull(speaker, role), content FROM turns WHERE session_id = ?"
+            "SELECT ifnull(speaker, role), content FROM turns WHERE session_id = ? AND state <> 4"
             " ORDER BY timestamp_ms, turn_index, turn_id",
             (session_id,),
         )
@@ -85,6 +94,17 @@ def current_digest(ledger: Ledger, session_id: str) -> str | None:
         return None if row is None else row[0]
 
 
+def begin(ledger: Ledger, due_sessions: Sequence[DueSession]) -> None:
+    """Note, before anything is risked, whose summaries are embedded now; what comes of it overwrites the note."""
+    if not due_sessions:
+        return
+    with ledger.write() as connection:
+        connection.executemany(
+            "UPDATE sessions SET failure = ? WHERE session_id = ? AND version = ?",
+            [(_BEGUN_AGAIN if s.n_ended else _BEGUN, s.session_id, s.version) for s in due_sessions],
+        )
+
+
 def put_summary(
     ledger: Ledger,
     summary: NewSummary,
@@ -103,7 +123,8 @@ def put_summary(
         version: the session's version it was made from; None stores it whatever the session's state.
 
     Returns:
-        False when the session changed meanwhile: nothing was stored, and what the summariser cached is to be purged.
+        False when the session changed meanwhile: nothing was stored, and what the summariser cached is to be purged;
+        or when another worker was faster.
 
     Raises:
         ModelMismatchError: the ledger holds another model's vectors.
@@ -111,13 +132,15 @@ def put_summary(
     with ledger.write() as connection:
         require_model(ledger, connection, model_key, summary.vector.shape[0])
         if version is not None:
+            if _is_summarised(connection, summary.session_id, version):  # by a worker rung for the same
+                return False
             connection.execute(
                 "UPDATE sessions SET state = ?, attempts = 0, retry_at_ms = NULL, failure = NULL"
                 " WHERE session_id = ? AND version = ?",
                 (SessionState.SUMMARISED, summary.session_id, version),
             )
             if connection.changes() == 0:
-                connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PURGE_DUE, str(now_ms)))
+                note_purge_due(connection, now_ms)
                 return False
         connection.execute("DELETE FROM summaries WHERE session_id = ?", (summary.session_id,))
         connection.execute(
@@ -127,6 +150,14 @@ def put_summary(
              summary.tokens_in, summary.tokens_out, summary.vector.astype("<f2").tobytes()),
         )  # fmt: skip
     return True
+
+
+def _is_summarised(connection: apsw.Connection, session_id: str, version: int) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM sessions WHERE session_id = ? AND version = ? AND state = ?",
+        (session_id, version, SessionState.SUMMARISED),
+    ).fetchone()
+    return row is not None
 
 
 def confirm_summary(ledger: Ledger, due_session: DueSession, *, has_summary: bool) -> None:

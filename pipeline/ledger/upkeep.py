@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from pipeline.crash_points import CrashPoint, passing
 from pipeline.ledger import words
-from pipeline.ledger.events import PURGE_DUE
+from pipeline.ledger.connection import read_meta
+from pipeline.ledger.forgetting import LAST_PURGE, PURGE_DUE, PURGE_UP_TO, PURGED_FILES
 from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.schema import TurnState
 from pipeline.registry import Counts
@@ -19,7 +20,8 @@ from pipeline.registry import Counts
 _BLOCK_ROWS = 4_096
 _SESSIONS = (
     "SELECT count(*), ifnull(sum(state = 0), 0), ifnull(sum(state = 0 AND closed AND attempts = 0), 0),"
-    " min(CASE WHEN state = 0 THEN max(changed_ms + CASE WHEN closed THEN ? ELSE ? END, ifnull(retry_at_ms, 0)) END)"
+    " min(CASE WHEN state = 0 THEN max(changed_ms + CASE WHEN closed THEN ? ELSE ? END, ifnull(retry_at_ms, 0)) END),"
+    " ifnull(sum(state = 0 AND attempts > 0), 0), min(CASE WHEN state = 0 AND closed THEN changed_ms END)"
     " FROM sessions"
 )
 _SUMMARIES = "SELECT count(*) FROM summaries"
@@ -27,12 +29,23 @@ _SUMMARIES = "SELECT count(*) FROM summaries"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a ledger holds and what is still to be done with it, in one state of the file."""
+    """What a ledger holds and what is still to be done with it, in one state of the file.
+
+    Args:
+        counts: its turns, traces and sessions by what became of them.
+        next_session_due_ms: when the next session is to be summarised; None: no session waits.
+        purge_due: the token of the last forgetting whose bytes may still be somewhere; None: all are gone.
+        last_trace_id: the highest.
+        files_purged: whether a purge that is due has only the stream left to look at.
+        unsummarised_since_ms: since when the oldest closed session without a summary waits for it.
+    """
 
     counts: Counts
     next_session_due_ms: int | None
     purge_due: str | None
     last_trace_id: int
+    files_purged: bool
+    unsummarised_since_ms: int | None = None
 
 
 def status(ledger: Ledger, *, idle_ms: int, settle_ms: int) -> Status:
@@ -48,8 +61,8 @@ def status(ledger: Ledger, *, idle_ms: int, settle_ms: int) -> Status:
         traces: Any = connection.execute("SELECT count(*), ifnull(max(trace_id), 0) FROM traces").fetchone()
         sessions: Any = connection.execute(_SESSIONS, (settle_ms, idle_ms)).fetchone()
         summaries: Any = connection.execute(_SUMMARIES).fetchone()
-        purge: Any = connection.execute("SELECT value FROM meta WHERE key = ?", (PURGE_DUE,)).fetchone()
-    n_sessions, n_due, n_closed_due, next_due_ms = sessions
+        meta = read_meta(connection)
+    n_sessions, n_due, n_closed_due, next_due_ms, n_failed, since_ms = sessions
     counts = Counts(
         turns=sum(by_state.values()),
         searchable=by_state.get(TurnState.SEARCHABLE, 0),
@@ -61,8 +74,11 @@ def status(ledger: Ledger, *, idle_ms: int, settle_ms: int) -> Status:
         summarised=summaries[0],
         unsummarised=n_due,
         closed_unsummarised=n_closed_due,
+        summary_failed=n_failed,
     )
-    return Status(counts, next_due_ms, purge[0] if purge else None, traces[1])
+    due = meta.get(PURGE_DUE)
+    is_stream_left = due is not None and meta.get(PURGED_FILES) == due
+    return Status(counts, next_due_ms, due, traces[1], files_purged=is_stream_left, unsummarised_since_ms=since_ms)
 
 
 def n_traces_above(ledger: Ledger, watermark: int, *, at_most: int) -> int:
@@ -98,22 +114,59 @@ def summary_digests(ledger: Ledger) -> set[str]:
         return {str(row[0]) for row in connection.execute("SELECT digest FROM summaries")}
 
 
-def end_purge(ledger: Ledger, since: str) -> None:
-    """Remove the last bytes forgotten up to ``since``, then note that they are gone; killed in between, do it again.
+def purge_ledger(ledger: Ledger) -> None:
+    """Remove the last forgotten bytes from the ledger's own file and WAL; killed in between, do it again.
 
     Raises:
-        TransientError: somebody is reading what was forgotten; the purge is still due.
+        TransientError: somebody is reading what was forgotten, or the disk is full; the purge is still due.
+        ShardError: the ledger is damaged.
 
     Why the full text is merged: a table without content only notes that a row is gone, and keeps its words.
     """
     with ledger.write() as connection:
         connection.execute("INSERT INTO fulltext (fulltext) VALUES ('optimize')")
         words.close_gaps(connection)
+    ledger.rewrite()
     passing(CrashPoint.BEFORE_CHECKPOINT)
     ledger.truncate_wal()
     passing(CrashPoint.AFTER_CHECKPOINT)
+
+
+def note_files_purged(ledger: Ledger, token: str) -> None:
+    """Note that nothing forgotten up to a purge's token is left in the scope's folder."""
     with ledger.write() as connection:
-        connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (PURGE_DUE, since))
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PURGED_FILES, token))
+
+
+def purge_up_to(ledger: Ledger, token: str, last_entry_id: str) -> str:
+    """Give the last stream entry that a purge waits for: at its first call the one given, from then on the same."""
+    with ledger.write() as connection:
+        kept, _, entry_id = read_meta(connection).get(PURGE_UP_TO, "").partition(" ")
+        if kept == token:
+            return entry_id
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PURGE_UP_TO, f"{token} {last_entry_id}"))
+    return last_entry_id
+
+
+def end_purge(ledger: Ledger, token: str, *, now_ms: int, rewritten: bool) -> bool:
+    """Note that all that was forgotten up to a purge's token is gone; False: more was forgotten meanwhile.
+
+    Args:
+        ledger: the scope's ledger.
+        token: what the purge began with.
+        now_ms: the time.
+        rewritten: whether the server rewrote its append-only file; it may keep none, or have refused.
+    """
+    with ledger.write() as connection:
+        connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (PURGE_DUE, token))
+        if not connection.changes():
+            return False
+        connection.execute("DELETE FROM meta WHERE key IN (?, ?)", (PURGED_FILES, PURGE_UP_TO))
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (LAST_PURGE, token))
+        connection.execute(
+            "UPDATE forgettings SET purged_ms = ?, rewritten = ? WHERE purged_ms IS NULL", (now_ms, rewritten)
+        )
+    return True
 
 
 def quarantined(ledger: Ledger, *, limit: int = 100) -> list[dict[str, Any]]:

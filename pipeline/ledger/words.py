@@ -73,14 +73,17 @@ def note_gaps(connection: apsw.Connection, turn_offsets: Iterable[int]) -> None:
 
 
 def close_gaps(connection: apsw.Connection) -> None:
-    """Build every segment anew that holds words of removed turns: nothing of them is left in these tables."""
+    """Build every segment anew that holds words of removed turns: nothing of them is left in these tables.
+
+    Gaps above the last segment stay until it is sealed: a reader may have those turns in memory.
+    """
     torn: Any = connection.execute(
         "SELECT above, up_to, is_merged FROM word_segments WHERE EXISTS"
         " (SELECT 1 FROM word_gaps WHERE turn_offset > above AND turn_offset <= up_to)"
     ).fetchall()
     for above, up_to, is_merged in torn:
         _rebuild(connection, above, up_to, is_merged=is_merged)
-    connection.execute("DELETE FROM word_gaps")
+    connection.execute("DELETE FROM word_gaps WHERE turn_offset <= (SELECT max(up_to) FROM word_segments)")
 
 
 def _one(connection: apsw.Connection, statement: str, *values: str) -> int:
@@ -125,7 +128,7 @@ def _build(connection: apsw.Connection, above: int, up_to: int, *, is_merged: bo
                 last = segment.turns[-1][0]
                 break
         is_full = is_merged or last - above >= MERGED_TURNS
-        connection.execute(_INSERT, (above, last, is_full, segment.n_chars, *segment.blobs()))
+        connection.execute(_INSERT, (above, last, is_full, *segment.blobs()))
         above = last
 
 
@@ -170,6 +173,6 @@ _TURNS_OF_RUN: Final = (
     " WHERE turn_offset > ? AND turn_offset <= ? ORDER BY turn_offset LIMIT ?"
 )
 _INSERT: Final = (
-    "INSERT INTO word_segments (above, up_to, is_merged, n_chars, turns, roles, vocabulary, starts, holders, places)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO word_segments (above, up_to, is_merged, turns, roles, vocabulary, starts, holders, places)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )

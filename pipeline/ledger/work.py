@@ -159,13 +159,11 @@ def requeue(ledger: Ledger, turn_offsets: Sequence[int] | None = None) -> int:
     Returns:
         How many turns are pending again.
     """
+    which = "state = 4 AND (?1 IS NULL OR turn_offset IN (SELECT value FROM json_each(?1)))"
+    values = (None if turn_offsets is None else json.dumps(list(turn_offsets)),)
     with ledger.write() as connection:
-        connection.execute(
-            "UPDATE turns SET state = 0, attempts = 0, failure = NULL"
-            " WHERE state = 4"
-            " AND (?1 IS NULL OR turn_offset IN (SELECT value FROM json_each(?1)))",
-            (None if turn_offsets is None else json.dumps(list(turn_offsets)),),
-        )
+        _change_sessions(connection, which, values)
+        connection.execute(f"UPDATE turns SET state = 0, attempts = 0, failure = NULL WHERE {which}", values)
         return connection.changes()
 
 
@@ -225,10 +223,20 @@ def _undo_claims(connection: apsw.Connection, worker: str) -> None:
 
 
 def _end_claims(connection: apsw.Connection, worker: str, failure: str, max_attempts: int) -> None:
+    _change_sessions(connection, "state = 1 AND attempts >= ? AND claimed_by = ?", (max_attempts, worker))
     connection.execute(
         "UPDATE turns SET state = CASE WHEN attempts >= ? THEN 4 ELSE 0 END, claimed_by = NULL, failure = ?"
         " WHERE state = 1 AND claimed_by = ?",
         (max_attempts, failure, worker),
+    )
+
+
+def _change_sessions(connection: apsw.Connection, condition: str, values: tuple[int | str | None, ...]) -> None:
+    """Have sessions summarised again whose summary is no longer of the same turns."""
+    connection.execute(
+        "UPDATE sessions SET version = version + 1, state = 0, attempts = 0, retry_at_ms = NULL, failure = NULL"
+        f" WHERE session_id IN (SELECT session_id FROM turns WHERE {condition})",
+        values,
     )
 
 

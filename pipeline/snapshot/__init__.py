@@ -19,7 +19,7 @@ add: adding to an index while another thread searches it crashes the process.
 """
 
 from pipeline.snapshot.manifest import Kind, Manifest
-from pipeline.snapshot.mapped import Snapshot
-from pipeline.snapshot.store import SnapshotStore, Stamp
+from pipeline.snapshot.mapped import Snapshot, Stamp
+from pipeline.snapshot.store import SnapshotStore
 
 __all__ = ["Kind", "Manifest", "Snapshot", "SnapshotStore", "Stamp"]

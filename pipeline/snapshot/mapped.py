@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from pipeline.snapshot.manifest import Manifest
 
 _MAX_BITS_PER_ID: Final = 64
 
+Stamp = tuple[int, int, int]
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
@@ -24,12 +26,24 @@ class Snapshot:
     It goes on working after a newer generation has removed its file.
     """
 
-    def __init__(self, index: Any, manifest: Manifest) -> None:
+    def __init__(self, index: Any, manifest: Manifest, path: Path, stamp: Stamp) -> None:
         self._index = index
+        self._path = path
+        self._stamp = stamp
         self.watermark = manifest.watermark
         self.generation = manifest.generation
         self.count = manifest.count
         self.dimension = manifest.dimension
+
+    def is_untouched(self) -> bool:
+        """Tell whether the file was not written to since it was checked; one that was removed is whole in memory.
+
+        Why: what is mapped changes with the file, and a search past the end of one that was cut ends the process.
+        """
+        try:
+            return stamp_of(self._path) == self._stamp
+        except OSError:
+            return True
 
     def search(self, xq: Floats, k: int, *, allowed_ids: Ids | None = None) -> tuple[Floats, Ids]:
         """Find the ``k`` nearest ids of each query, best first.
@@ -62,6 +76,31 @@ class Snapshot:
         scores, ids = scores[:, :found], ids[:, :found]
         return (scores[0], ids[0]) if np.ndim(xq) == 1 else (scores, ids)
 
+    def ids(self) -> Ids:
+        """List the ids it holds, (n,) int64, in the index's own order."""
+        import faiss  # noqa: PLC0415 - loads its own thread pool
+
+        if isinstance(self._index, faiss.IndexIVF):
+            lists: Any = self._index.invlists
+            of_lists = [
+                faiss.rev_swig_ptr(lists.get_ids(number), lists.list_size(number)).copy()
+                for number in range(self._index.nlist)
+                if lists.list_size(number)
+            ]
+            return np.concatenate([np.empty(0, np.int64), *of_lists])
+        ids: Ids = faiss.vector_to_array(self._index.id_map)
+        return ids
+
+    def exact_vectors(self) -> Floats | None:
+        """Give the vectors (n, d) float32 in the order of `ids`, valid as long as this snapshot; None: only codes."""
+        import faiss  # noqa: PLC0415 - loads its own thread pool
+
+        if isinstance(self._index, faiss.IndexIVF):
+            return None
+        flat: Any = faiss.downcast_index(self._index.index)
+        vectors: Floats = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d)
+        return vectors.reshape(flat.ntotal, flat.d)
+
     def _parameters(self, allowed_ids: Ids | None) -> Any:
         import faiss  # noqa: PLC0415 - loads its own thread pool
 
@@ -73,6 +112,16 @@ class Snapshot:
                 sel=selector, nprobe=self._index.nlist
             )
         return faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]  # the same
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Give what differs once a file was replaced or written to.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 @contextmanager

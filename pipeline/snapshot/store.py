@@ -16,9 +16,8 @@ import structlog
 from pipeline.crash_points import CrashPoint, passing
 from pipeline.errors import DimensionMismatchError, ShardError, TransientError
 from pipeline.snapshot.manifest import METRIC, Kind, Manifest
-from pipeline.snapshot.mapped import Snapshot
+from pipeline.snapshot.mapped import Snapshot, Stamp, stamp_of
 
-Stamp = tuple[int, int, int]
 T = TypeVar("T")
 
 _LOCK_TIMEOUT_S: Final = 60.0
@@ -40,10 +39,9 @@ class SnapshotStore:
     def stamp(self, kind: Kind) -> Stamp | None:
         """Tell one published generation from another without reading it; None when there is none."""
         try:
-            status = self._manifest_path(kind).stat()
+            return stamp_of(self._manifest_path(kind))
         except FileNotFoundError:
             return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def manifest(self, kind: Kind) -> Manifest | None:
         """Read which generation is served; None when there is none.
@@ -142,6 +140,18 @@ class SnapshotStore:
         log.info("snapshot.published", shard=manifest.shard, kind=kind, generation=generation, count=manifest.count)
         return manifest
 
+    def discard(self, kind: Kind) -> None:
+        """Serve nothing from now on: the manifest goes first, then every file of the kind; durable on return.
+
+        Raises:
+            ShardError: the shard's folder is gone.
+            TransientError: a publisher holds the lock.
+        """
+        with self._locked(kind):
+            self._manifest_path(kind).unlink(missing_ok=True)
+            _sync_folder(self._folder)
+            self._remove_all_but(kind, 0)
+
     def _look(self, kind: Kind, at: Callable[[Manifest], T]) -> T | None:
         """Look at the served generation; again when a newer one takes its file away meanwhile.
 
@@ -178,6 +188,7 @@ class SnapshotStore:
         if manifest.model_key != model_key:
             raise ShardError(f"{path} holds vectors of {manifest.model_key}, not {model_key}; {remedy}")
         try:
+            stamp = stamp_of(path)
             measured = _measure(path)
             if measured != (manifest.n_bytes, manifest.digest):
                 raise ShardError(f"{path} is damaged: its size or digest is not the published one; {remedy}")
@@ -187,7 +198,7 @@ class SnapshotStore:
         self._check_index(index, manifest.dimension)
         if index.ntotal != manifest.count:
             raise ShardError(f"{path} holds {index.ntotal} vectors, not {manifest.count}; {remedy}")
-        return Snapshot(index, manifest)
+        return Snapshot(index, manifest, path, stamp)
 
     def _check_index(self, index: Any, dimension: int) -> None:
         import faiss  # noqa: PLC0415 - loads its own thread pool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -14,72 +13,19 @@ from redis import exceptions as redis_errors
 from pipeline.errors import ConfigError
 from pipeline.stream import scripts
 from pipeline.stream.connection import address, translate, translated
+from pipeline.stream.entries import Backlog, Claim, DeadLetter, Entry
 
 FIELD: Final = b"event"
 _AT_ONCE: Final = 64
 """Letters in one script: each may hold megabytes, and the server does nothing else meanwhile."""
 _COUNTED_AT_ONCE: Final = 1_000
+_LOOKED_AT_ONCE: Final = 16
+_ACKED_AT_ONCE: Final = 5_000
+"""The server does nothing else for some ten milliseconds."""
+_LOOKED_AT_AT_ONCE: Final = 100
 _ENTRY_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry as read; ``n_fields`` is 0 when it was deleted from the stream but is still pending.
-
-    Args:
-        id: as in Redis, ``milliseconds-sequence``.
-        raw: bytes of the field ``event``, or None when there is no such field.
-        n_fields: fields of the entry; a well-formed one has one.
-    """
-
-    id: str
-    raw: bytes | None
-    n_fields: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Entries taken over from consumers that went silent, and ids that were pending but no longer exist."""
-
-    entries: list[Entry]
-    deleted: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """An entry set aside for good; ``id`` is its place among the dead letters, "" before it has one."""
-
-    entry_id: str
-    raw: bytes | None
-    reason: str
-    field: str = ""
-    id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """How far behind the group is.
-
-    Args:
-        length: entries in the stream, read ones that are not yet trimmed included.
-        undelivered: entries no consumer of the group was given yet.
-        pending: entries given to a consumer and not acked.
-        oldest_pending_ms: age of the oldest pending entry by the server's clock; 0 when none is pending.
-        dead: dead letters.
-    """
-
-    length: int
-    undelivered: int
-    pending: int
-    oldest_pending_ms: int
-    dead: int
-
-    @property
-    def unread(self) -> int:
-        """Entries that are not yet in a ledger."""
-        return self.undelivered + self.pending
 
 
 class TurnStream:
@@ -93,11 +39,14 @@ class TurnStream:
         self.name = name
         self.dead_name = dead_name
         self.group = group
+        self._ack = client.register_script(scripts.ACK)
+        self._take_up = client.register_script(scripts.TAKE_UP)
         self._dead_letter = client.register_script(scripts.DEAD_LETTER)
         self._replay = client.register_script(scripts.REPLAY)
         self._trim = client.register_script(scripts.TRIM)
         self._remove_idle = client.register_script(scripts.REMOVE_IDLE_CONSUMERS)
         self._count_after = client.register_script(scripts.COUNT_AFTER)
+        self._ends = client.register_script(scripts.ENDS)
 
     # publishing
 
@@ -156,26 +105,38 @@ class TurnStream:
             if cursor == "0-0" or len(entries) >= count:  # the server looks at ten times count, then stops
                 return Claim(entries, deleted)
 
+    def take_up_strays(self, consumer: str, *, count: int) -> list[Entry]:
+        """Make entries pending again that were pending with a consumer that somebody deleted; gives up to ``count``.
+
+        They are told by being in the stream still, delivered and not pending: an acked one is deleted at once. With
+        several groups that does not hold, and none is found.
+        """
+        taken = self._in_group(self._take_up, [self.name], [self.group, consumer, count])
+        return [_entry(id_, dict(zip(fields[::2], fields[1::2], strict=True))) for id_, fields in taken]
+
     def ack(self, ids: Sequence[str]) -> int:
-        """Mark entries as done; what is to be kept of them must be durable before. Gives how many were pending."""
-        if not ids:
-            return 0
+        """Mark entries as done; what is to be kept of them must be durable before. Gives how many were pending.
+
+        Unless another group reads the stream, they are deleted from it in the same step.
+        """
         with translated(self.client):
-            return int(self.client.xack(self.name, self.group, *ids))
+            return sum(int(self._ack([self.name], [self.group, *some])) for some in _sliced(ids, _ACKED_AT_ONCE))
 
     # dead letters
 
     def dead_letter_and_ack(self, letters: Iterable[DeadLetter]) -> int:
         """Set entries aside and ack them, both or neither; one that is not pending any more was done before.
 
-        Gives how many were set aside now. Safe to repeat, and from two consumers at once.
+        Gives how many were set aside now. Safe to repeat, and from two consumers at once. Of an entry over
+        `MAX_LETTER_BYTES` only the reason is kept.
         """
         n_done = 0
         for some in _sliced(letters, _AT_ONCE):
             arguments: list[str | bytes] = [self.group]
             for letter in some:
-                present = "0" if letter.raw is None else "1"
-                arguments += [letter.entry_id, letter.reason, letter.field, present, letter.raw or b""]
+                kept = letter.bounded()
+                present = "0" if kept.raw is None else "1"
+                arguments += [kept.entry_id, kept.reason, kept.field, present, kept.raw or b""]
             n_done += self._in_group(self._dead_letter, [self.name, self.dead_name], arguments)
         return n_done
 
@@ -217,23 +178,48 @@ class TurnStream:
     def backlog(self) -> Backlog:
         """Measure how far behind the group is; makes nothing."""
         with translated(self.client):
-            length, group = int(self.client.xlen(self.name)), self._group_info()
-            pending = int(group["pending"]) if group else 0
+            length, groups = int(self.client.xlen(self.name)), self._groups()
+            group = groups.get(self.group)
+            pending, undelivered = int(group["pending"]) if group else 0, self._undelivered(group, length)
             return Backlog(
                 length=length,
-                undelivered=self._undelivered(group, length),
+                undelivered=undelivered,
                 pending=pending,
+                stray=max(0, length - undelivered - pending) if len(groups) == 1 else 0,
                 oldest_pending_ms=self._oldest_pending_ms() if pending else 0,
                 dead=int(self.client.xlen(self.dead_name)),
             )
 
-    def unread(self) -> int:
-        """Count entries that are not yet in a ledger, undelivered or pending; cheap enough for publishers."""
+    def pages(self) -> Iterator[tuple[list[Entry], list[Entry]]]:
+        """Yield all entries, some at a time: those read and not pending any more, and those still to be acked.
+
+        Takes nothing. An entry among the first was acked before it was yielded, or its consumer was deleted.
+        """
         with translated(self.client):
-            group = self._group_info()
-            if group is None:
-                return int(self.client.xlen(self.name))
-            return self._undelivered(group, 0) + int(group["pending"])
+            group = self._groups().get(self.group)
+        delivered = _place(group["last-delivered-id"]) if group else (0, 0)
+        start = "-"
+        while True:
+            with translated(self.client):
+                found = [
+                    _entry(*item) for item in self.client.xrange(self.name, start, "+", count=_LOOKED_AT_AT_ONCE)
+                ]
+                if not found:
+                    return
+                pending = self._pending_ids(found[0].id, found[-1].id) if group else set()
+            done = [entry for entry in found if _place(entry.id) <= delivered and entry.id not in pending]
+            yield done, [entry for entry in found if _place(entry.id) > delivered or entry.id in pending]
+            start = f"({found[-1].id}"
+
+    def unread(self) -> int:
+        """Count entries that are not yet in a ledger; cheap enough for publishers."""
+        with translated(self.client):
+            length, groups = int(self.client.xlen(self.name)), self._groups()
+            if self.group not in groups:
+                return length
+            group = groups[self.group]
+            unread = self._undelivered(group, 0) + int(group["pending"])
+            return max(unread, length) if len(groups) == 1 else unread
 
     def n_waiting(self, queue: str) -> int:
         """Count what waits in a list on the same server, such as a queue of doorbells."""
@@ -241,12 +227,31 @@ class TurnStream:
             return int(self.client.llen(queue))
 
     def trim(self) -> int:
-        """Drop what every group has read and acked, and nothing else; gives how many entries.
+        """Drop what every one of several groups has read and acked, and nothing else; gives how many entries.
+
+        With one group there is nothing to drop: what it acks is deleted.
 
         Why: ``MAXLEN`` would drop unread entries without a trace.
         """
         with translated(self.client):
             return int(self._trim([self.name]))
+
+    def ends(self) -> tuple[str | None, str]:
+        """Give the id of the first entry, None without one, and the last id ever given out."""
+        with translated(self.client):
+            first, last = self._ends([self.name])
+        return _text(first) or None, _text(last)
+
+    def entries(self, *, up_to: str) -> Iterator[Entry]:
+        """Look at the entries from the first on, up to an id, whoever was given them; takes none."""
+        start = "-"
+        while True:
+            with translated(self.client):
+                found = self.client.xrange(self.name, start, _checked(up_to), count=_LOOKED_AT_ONCE)
+            yield from (_entry(*item) for item in found)
+            if len(found) < _LOOKED_AT_ONCE:
+                return
+            start = f"({_text(found[-1][0])}"
 
     def remove_idle_consumers(self, min_idle_ms: int) -> list[str]:
         """Forget consumers silent for so long that have nothing pending; gives their names."""
@@ -266,7 +271,7 @@ class TurnStream:
             try:
                 return command(*args, **options)
             except redis_errors.ResponseError as error:
-                if not str(error).startswith("NOGROUP"):
+                if not str(error).startswith(("NOGROUP", "no such key")):  # the latter: the stream is gone as well
                     raise
             self.ensure_group()
             return command(*args, **options)
@@ -276,14 +281,14 @@ class TurnStream:
         bounded = min(block_ms, int(timeout_s * 500)) if timeout_s else block_ms
         return bounded or None  # Redis takes 0 as for ever
 
-    def _group_info(self) -> dict[str, Any] | None:
+    def _groups(self) -> dict[str, dict[str, Any]]:
         try:
             groups = self.client.xinfo_groups(self.name)
         except redis_errors.ResponseError as error:
             if "no such key" not in str(error):
                 raise
-            return None
-        return next((group for group in groups if _text(group["name"]) == self.group), None)
+            return {}
+        return {_text(group["name"]): group for group in groups}
 
     def _undelivered(self, group: dict[str, Any] | None, length: int) -> int:
         if group is None:
@@ -296,6 +301,13 @@ class TurnStream:
             total += int(n_found)
             if n_found < _COUNTED_AT_ONCE:
                 return total
+
+    def _pending_ids(self, first: str, last: str) -> set[str]:
+        pending, start = set[str](), first
+        while found := self.client.xpending_range(self.name, self.group, min=start, max=last, count=_COUNTED_AT_ONCE):
+            pending |= {_text(item["message_id"]) for item in found}
+            start = f"({_text(found[-1]['message_id'])}"
+        return pending
 
     def _oldest_pending_ms(self) -> int:
         first = self.client.xpending_range(self.name, self.group, min="-", max="+", count=1)
@@ -312,6 +324,12 @@ def _entry(entry_id: bytes, fields: dict[bytes, bytes] | None) -> Entry:
 
 def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _place(entry_id: bytes | str) -> tuple[int, int]:
+    """Read an entry id as numbers, which compare as the ids do."""
+    ms, _, sequence = _text(entry_id).partition("-")
+    return int(ms), int(sequence or 0)
 
 
 def _checked(entry_id: str) -> str:

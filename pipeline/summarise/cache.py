@@ -23,7 +23,7 @@ import structlog
 
 from pipeline import shards
 from pipeline.crash_points import CrashPoint, passing
-from pipeline.errors import SummaryError
+from pipeline.errors import SummaryError, TransientError
 
 FORMAT: Final = 1
 DEFAULT_MAX_TOKENS: Final = 140
@@ -132,6 +132,12 @@ class SummaryCache:
                     path.unlink()
             lock.release()
 
+    def damaged(self) -> list[Path]:
+        """List the files that cannot be read, or are filed under another's key."""
+        return [
+            path for path in sorted(self._folder.glob("*.json")) if self.read(path.stem) is None and path.exists()
+        ]
+
     def forget(self, session_key: str) -> int:
         """Remove what was summarised for a session, and whatever cannot be read; durable on return.
 
@@ -153,7 +159,12 @@ class SummaryCache:
 
         Returns:
             How many files were removed.
+
+        Raises:
+            TransientError: a summary is being made right now, perhaps of what is to be gone; try again.
         """
+        for path in self._folder.glob("*.lock"):
+            _remove_free(path)
         doomed = [
             p for p in self._folder.iterdir() if p.suffix == ".tmp" or (p.suffix == ".json" and p.stem not in keys)
         ]
@@ -164,6 +175,23 @@ class SummaryCache:
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
+
+
+def _remove_free(path: Path) -> None:
+    """Remove a lock that nobody holds.
+
+    Raises:
+        TransientError: somebody holds it.
+    """
+    lock = filelock.FileLock(path, timeout=0, mode=0o600)
+    try:
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise TransientError(f"{path} is held: a summary is being made; it is tried again") from error
+    except OSError:  # read-only, or the disk is full: no lock was made here either
+        return
+    path.unlink(missing_ok=True)
+    lock.release()
 
 
 def _serialise(summary: CachedSummary) -> bytes:

@@ -1,14 +1,14 @@
-"""Workers killed, stopped and poisoned: every turn ends searchable once, or set aside alone with its reason."""
+"""Workers poisoned and stopped: every turn ends searchable once, or set aside alone with its reason."""
 
 from __future__ import annotations
 
 import json
-import random
+import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -17,21 +17,17 @@ from pipeline.records import Scope, Turn
 from pipeline.stream import connect
 from tests.commands import CommandLine
 from tests.conftest import RunningServer
+from tests.crash import poisonable_worker
 from tests.crash.poisonable_worker import KILLS, RAISES
-from tests.crash.processes import INGESTER, Processes, eventually, rows
+from tests.crash.processes import Spawner, eventually, rows
 from tests.running import RunningPipeline
 
-SEED = 20_260_302
-N_KILLS = 10
 TRACES = (
     "SELECT turn_id, state, attempts, (SELECT count(*) FROM traces t WHERE t.turn_offset = turns.turn_offset),"
     " failure FROM turns"
 )
 CLAIMS = "SELECT 1 FROM turns WHERE state = 1 LIMIT 1"
 UNDONE = "SELECT 1 FROM turns WHERE state IN (0, 1) LIMIT 1"
-LEFT_OVER = (
-    "SELECT (SELECT count(*) FROM traces), (SELECT count(*) FROM vectors), count(*) FROM turns WHERE state = 2"
-)
 
 
 @dataclass
@@ -39,11 +35,11 @@ class Site:
     """A server, an ingester, and as many workers as a test starts."""
 
     pipeline: RunningPipeline
-    processes: Processes
+    spawner: Spawner
 
-    def worker(self, name: str = "w1", s_per_text: float = 0.0) -> subprocess.Popen[bytes]:
+    def worker(self, name: str = "w1", s_per_text: float = 0.0) -> ForkServerProcess:
         """Start one more."""
-        return self.processes.start("tests.crash.poisonable_worker", name, str(s_per_text))
+        return self.spawner.start(poisonable_worker.run, name, s_per_text, environment=self.pipeline.environment)
 
     def publish(self, contents: dict[str, list[str]]) -> None:
         """Publish texts by scope id; a turn's id is its scope and place."""
@@ -68,48 +64,24 @@ def site(valkey_server: RunningServer, data_dir: Path, tmp_path: Path) -> Iterat
     with connect(valkey_server.url, timeout_s=5) as client:
         client.flushall()
     pipeline = RunningPipeline(data_dir, valkey_server.url, settings={"TURNSTREAM_WORKERS__CLAIM_TURNS": "64"})
-    site = Site(pipeline, Processes(pipeline, tmp_path / "log"))
-    site.processes.start(*INGESTER)
+    site = Site(pipeline, Spawner(tmp_path / "log"))
+    site.spawner.ingester(pipeline.environment)
     yield site
-    site.processes.end()
-
-
-@pytest.mark.timeout(240)
-def test_every_turn_has_its_traces_once_however_often_workers_are_killed(site: Site) -> None:
-    """A kill in the middle of a claim counts against all of it; chance must not add up to a quarantine."""
-    chance = random.Random(SEED)
-    scopes = {f"u{n}": [f"scope {n} turn {place}" for place in range(300)] for n in range(4)}
-    site.publish(scopes)
-    for _ in range(N_KILLS):
-        worker = site.worker(s_per_text=0.005)
-        mine = f"SELECT 1 FROM turns WHERE state = 1 AND claimed_by LIKE 'w1-{worker.pid}-%' LIMIT 1"
-        eventually(lambda mine=mine: site.rows(mine), 30)  # not what a former one left behind
-        time.sleep(chance.uniform(0, 0.4))
-        worker.kill()
-        worker.wait()
-        assert site.rows(UNDONE), "all was done before the last kill: give it more to do"
-    site.worker()
-    eventually(lambda: not site.rows(UNDONE))
-    done = site.rows(TRACES)
-    assert len(done) == 1_200
-    assert {(state, n_traces) for _, state, _, n_traces, _ in done} == {(2, 1)}
-    for n_traces, n_vectors, n_searchable in site.rows(LEFT_OVER):
-        assert n_traces == n_vectors == n_searchable == 300
-    assert any(attempts > 1 for _, _, attempts, _, _ in done), "no kill hit a claim"
+    site.spawner.end()
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("poison", [KILLS, RAISES])
 def test_a_poison_turn_is_set_aside_alone_after_three_attempts(
-    site: Site, turnstream: CommandLine, poison: str
+    site: Site, turnstream: CommandLine, poison: str, row
 ) -> None:
     """First in its scope, and in one doorbell with others that were tried with it: they must not share its fate."""
     texts = [f"heron number {place}" for place in range(10)]
     site.publish({"sick": [f"{poison} heron", *texts], "near": texts, "far": texts})
     worker, n_deaths = site.worker(), 0
     while site.rows(UNDONE):
-        if worker.poll() is not None:
-            assert worker.returncode == -signal.SIGKILL
+        if worker.exitcode is not None:
+            assert worker.exitcode == -signal.SIGKILL
             n_deaths += 1
             worker = site.worker()
         time.sleep(0.05)
@@ -128,25 +100,29 @@ def test_a_poison_turn_is_set_aside_alone_after_three_attempts(
     assert len(json.loads(turnstream("retrieve", "heron", "--scope", "user/sick", "--json").out)["hits"]) > 0
 
     worker.kill()
-    worker.wait()
+    worker.join()
     assert turnstream("dead-letters", "replay").out == "0 entries and 1 turns put back\n"
-    site.processes.start("workers.cli", "worker", "--name", "healthy")
+    site.spawner.worker(site.pipeline.environment, "healthy")
     eventually(lambda: not site.rows(UNDONE))
     assert site.rows("SELECT 1 FROM turns WHERE state != 2") == []
+    row(
+        "a turn that kills its worker, or raises", n=1, outcome="quarantined after 3, neighbours searchable, replayed"
+    )
 
 
 @pytest.mark.timeout(240)
-def test_a_worker_that_was_stopped_for_a_while_loses_and_doubles_nothing(site: Site) -> None:
+def test_a_worker_that_was_stopped_for_a_while_loses_and_doubles_nothing(site: Site, row) -> None:
     """It lives, so its claims are its own; it goes on where it was."""
     site.publish({"u": [f"turn {place}" for place in range(200)]})
     stopped = site.worker("stopped", 0.01)
     eventually(lambda: site.rows(CLAIMS), 30)
-    stopped.send_signal(signal.SIGSTOP)
+    os.kill(stopped.pid, signal.SIGSTOP)
     held = site.rows("SELECT turn_offset FROM turns WHERE state = 1")
     site.worker("other")
     eventually(lambda: not site.rows("SELECT 1 FROM turns WHERE state = 0 LIMIT 1"))
     time.sleep(1)
     assert site.rows("SELECT turn_offset FROM turns WHERE state = 1") == held
-    stopped.send_signal(signal.SIGCONT)
+    os.kill(stopped.pid, signal.SIGCONT)
     eventually(lambda: not site.rows(UNDONE))
     assert {row[1:4] for row in site.rows(TRACES)} == {(2, 1, 1)}
+    row("SIGSTOP of a worker that holds claims", n=1, outcome="keeps them, goes on where it was")

@@ -131,7 +131,7 @@ def test_more_memory_frees_a_full_server(server: ConfiguredServer) -> None:
     n_accepted = fill(stream)
     stream.client.config_set("maxmemory", 16 << 20)
     stream.ack([entry.id for entry in stream.read("c", count=10_000, block_ms=0)])
-    assert stream.trim() == n_accepted
+    assert (n_accepted > 0, stream.backlog().length) == (True, 0)
     stream.client.config_set("maxmemory", 4 << 20)
     stream.append(b"x")
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
-from pipeline.errors import ConfigError, ServerUnreachableError
+from pipeline.errors import ConfigError, ServerUnreachableError, TransientError
 from pipeline.stream import check_server, connect, socket_path
+from workers import become_server
 from workers.embedded import EmbeddedServer
 from workers.supervisor import Backoff, ChildSpec, Supervisor
 
@@ -142,6 +145,15 @@ def test_a_server_that_never_starts_is_reported_with_its_log(data_dir) -> None:
         EmbeddedServer(data_dir).wait_ready(0.05)
 
 
+def test_a_full_disk_is_said_before_the_server_is_started(data_dir, monkeypatch) -> None:
+    """It would end at its first write, again and again, and its log is on the same disk."""
+    facts = os.statvfs(data_dir)
+    full = os.statvfs_result((*facts[:3], 0, 0, *facts[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    with pytest.raises(TransientError, match=r"no space left for .*server; free some"):
+        EmbeddedServer(data_dir).command()
+
+
 @pytest.mark.parametrize("name", ["deep/" * 30 + "end", 'quote " back\\slash', "späce and ünïcode ✓", "a%20b?c#d"])
 def test_any_data_folder_works(tmp_path, run, monkeypatch, name) -> None:
     """A socket's path may have about 100 bytes and a URL reserves characters; a folder's name knows neither."""
@@ -190,3 +202,21 @@ def test_under_the_supervisor_a_killed_server_comes_back_with_its_data(data_dir)
         server.wait_ready(READY_S)
         assert length(server) == 5
         process.terminate()
+
+
+def test_a_left_over_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not hear that it should end; the next start must not wait for it for ever."""
+    config = tmp_path / "valkey.conf"
+    config.touch()
+    lock = os.open(tmp_path / "server.lock", os.O_RDWR | os.O_CREAT)
+    held = os.open(tmp_path / "server.lock", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with subprocess.Popen(["tail", "-f", str(config)], pass_fds=[held]) as hanging:
+        os.close(held)
+        os.kill(hanging.pid, signal.SIGSTOP)
+        os.waitpid(hanging.pid, os.WUNTRACED)  # the kernel would deliver a SIGTERM first
+        os.pwrite(lock, str(hanging.pid).encode(), 0)
+        monkeypatch.setattr(become_server, "_END_WITHIN_S", 0.2)
+        become_server._take(lock, ["valkey", str(config)])
+        assert hanging.wait(10) == -signal.SIGKILL
+    os.close(lock)

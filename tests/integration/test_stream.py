@@ -40,6 +40,17 @@ def test_a_group_made_late_still_reads_what_came_before_it(stream) -> None:
     assert read_all(stream) == [b"early"]
 
 
+def test_every_upkeep_verb_survives_a_missing_stream(stream) -> None:
+    """After a FLUSHALL the ingester must not end."""
+    assert stream.remove_idle_consumers(0) == []
+    stream.client.delete(TURNS)
+    assert stream.take_up_strays("c1", count=1) == []
+    stream.client.delete(TURNS)
+    assert stream.claim("c1", min_idle_ms=0, count=1).deleted == []
+    stream.client.delete(TURNS)
+    assert (stream.ack(["1-1"]), stream.trim(), stream.unread()) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("loss", ["group", "stream"])
 def test_a_lost_group_is_made_again_from_the_start(stream, client, loss) -> None:
     """An operator's XGROUP DESTROY or DEL must cost repeated work, not entries."""
@@ -60,6 +71,8 @@ def test_every_reading_verb_survives_a_missing_group(stream) -> None:
     assert stream.claim("c1", min_idle_ms=0, count=1).entries == []
     stream.client.xgroup_destroy(TURNS, GROUP)
     assert stream.remove_idle_consumers(0) == []
+    stream.client.xgroup_destroy(TURNS, GROUP)
+    assert stream.take_up_strays("c1", count=1) == []
     stream.client.xgroup_destroy(TURNS, GROUP)
     assert stream.dead_letter_and_ack([DeadLetter("1-1", b"x", "why")]) == 0
 
@@ -204,16 +217,62 @@ def test_trim_without_a_reader_drops_nothing(stream, client) -> None:
     assert read_all(stream) == [b"x"]
 
 
-def test_trim_leaves_nothing_when_all_is_acked(stream) -> None:
-    """What was forgotten must not linger in the stream; lag must stay right."""
+def test_what_the_only_group_acks_is_gone_at_once(stream) -> None:
+    """What was forgotten must not linger in the stream; lag must stay right; a stuck entry must not hold the rest."""
+    ids = stream.append_many([b"stuck", b"a", b"b"])
+    stream.read("c1", count=3, block_ms=0)
+    assert stream.ack(ids[1:]) == 2
+    assert (stream.backlog().length, stream.backlog().stray, stream.unread()) == (1, 0, 1)
+    stream.append(b"c")
+    assert stream.backlog().undelivered == 1
+    assert stream.trim() == 0
+    assert read_all(stream) == [b"c"]
+
+
+def test_many_thousand_entries_are_acked_at_once(stream) -> None:
+    """A backlog spread over many scopes is one batch; a script takes fewer arguments than that."""
+    ids = stream.append_many([b"x"] * 12_001)
+    assert len(stream.read("c1", count=20_000, block_ms=0)) == 12_001
+    assert stream.ack(ids) == 12_001
+    assert stream.ack(ids) == 0
+    assert stream.backlog().length == 0
+
+
+def test_entries_of_a_deleted_consumer_are_taken_up_again(stream, client) -> None:
+    """DELCONSUMER forgets that they were pending; nobody would be given them again, and nobody would miss them."""
+    ids = stream.append_many([b"%d" % n for n in range(200)])
+    stream.read("lives", count=40, block_ms=0)
+    stream.read("goes", count=60, block_ms=0)
+    stream.read("lives", count=40, block_ms=0)
+    stream.ack(ids[5:10] + ids[50:60])
+    assert stream.take_up_strays("lives", count=500) == []
+    assert client.xgroup_delconsumer(TURNS, GROUP, "goes") == 50
+    backlog = stream.backlog()
+    assert (backlog.stray, backlog.pending, backlog.undelivered, stream.unread()) == (50, 75, 60, 185)
+    taken = [entry for _ in range(3) for entry in stream.take_up_strays("other", count=20)]
+    assert [entry.id for entry in taken] == ids[40:50] + ids[60:100]
+    assert [entry.raw for entry in taken[:2]] == [b"40", b"41"]
+    assert (stream.backlog().stray, stream.backlog().pending) == (0, 125)
+    assert stream.ack([entry.id for entry in taken]) == 50
+
+
+def test_strays_are_found_when_the_server_lost_count(stream, client) -> None:
+    """After an XDEL it reports no lag; then every entry is looked at."""
+    ids = stream.append_many([b"%d" % n for n in range(100)])
+    stream.read("goes", count=50, block_ms=0)
+    client.xdel(TURNS, ids[3], ids[80])
+    client.xgroup_delconsumer(TURNS, GROUP, "goes")
+    assert [entry.id for entry in stream.take_up_strays("c1", count=500)] == ids[:3] + ids[4:50]
+
+
+def test_with_another_group_nothing_is_taken_for_stray(stream, client) -> None:
+    """What is acked stays for the other group, and looks the same."""
+    TurnStream(client, name=TURNS, dead_name=DEAD, group="other").ensure_group()
     ids = stream.append_many([b"a", b"b"])
     stream.read("c1", count=2, block_ms=0)
     stream.ack(ids)
-    assert stream.trim() == 2
-    assert stream.backlog().length == 0
-    stream.append(b"c")
-    assert stream.backlog().undelivered == 1
-    assert read_all(stream) == [b"c"]
+    assert (stream.take_up_strays("c1", count=9), stream.backlog().stray, stream.unread()) == ([], 0, 0)
+    assert stream.backlog().length == 2
 
 
 def test_trim_compares_ids_as_numbers(stream, client) -> None:
@@ -238,7 +297,7 @@ def test_backlog_counts_what_is_left_to_do(stream) -> None:
     stream.read("c1", count=2, block_ms=0)
     stream.ack(ids[:1])
     backlog = stream.backlog()
-    assert (backlog.length, backlog.undelivered, backlog.pending, backlog.dead) == (3, 1, 1, 0)
+    assert (backlog.length, backlog.undelivered, backlog.pending, backlog.dead) == (2, 1, 1, 0)
     assert backlog.unread == stream.unread() == 2
     assert 0 <= backlog.oldest_pending_ms < 60_000
 
@@ -301,7 +360,7 @@ def test_a_full_server_is_back_pressure_and_loses_no_letter(start_server, kind) 
             stream.append_many([b"secret words"] * 3)
         assert "secret" not in str(caught.value)
         assert stream.dead_letter_and_ack([DeadLetter(entry_id, b"bad", "why")]) == 1
-        assert (stream.trim(), stream.backlog().dead) == (1, 1)
+        assert (stream.backlog().length, stream.backlog().dead) == (0, 1)
         client.config_set("maxmemory", "0")
 
 

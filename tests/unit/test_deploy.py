@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = DEPLOY / "systemd"
 RUNBOOK = DEPLOY / "README.md"
-SERVICES = ("server", "folder", "ingester@0", "worker@0", "worker@sessions")
+SERVICES = ("server", "folder", "ingester@0", "worker@0", "worker@sessions", "metrics")
 UsageError = typer.BadParameter.__mro__[1]  # typer brings its own click, or uses the installed one
 FILES_IN_RUNBOOK = {"redis.conf", "ledger.sqlite", "registry.sqlite"}
 MOST_EXPOSED = 3.5
@@ -141,7 +141,7 @@ def test_paths_agree_between_the_parts() -> None:
     """The server's configuration, the units, the image and the volumes name the same places."""
     conf = dict(line.split(" ", 1) for line in directives(DEPLOY / "redis.conf"))
     url = f"unix://{conf['unixsocket']}"
-    texts = [*UNITS.glob("turnstream-[fiw]*.service"), DEPLOY / "turnstream.env", DEPLOY / "Dockerfile"]
+    texts = [*UNITS.glob("turnstream-[fimw]*.service"), DEPLOY / "turnstream.env", DEPLOY / "Dockerfile"]
     for path in texts:
         assert f"TURNSTREAM_REDIS__URL={url}" in path.read_text(), path.name
     server = compose()["services"]["server"]
@@ -226,7 +226,8 @@ def test_units_stay_closed(installed_units: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["turnstream-server", "turnstream-folder", "turnstream-ingester@", "turnstream-worker@"]
+    "name",
+    ["turnstream-server", "turnstream-folder", "turnstream-ingester@", "turnstream-worker@", "turnstream-metrics"],
 )
 def test_services_come_back_and_end_in_order(name: str) -> None:
     """Nobody is awake to restart them, and no restart limit may end that."""

@@ -135,7 +135,7 @@ def test_damage_does_not_keep_what_was_forgotten(
     forget_all(ledger)
     indexer.publish(ledger, status(ledger))
     assert served(ledger)[1] == 0
-    assert status(ledger).purge_due is None
+    assert status(ledger).files_purged
 
 
 def test_a_publisher_from_before_everything_was_forgotten_is_late(ledger: Ledger, indexer: Indexer) -> None:
@@ -161,8 +161,8 @@ def test_a_purge_is_due_while_somebody_reads_what_was_forgotten(ledger: Ledger, 
             forget_all(ledger)
             with pytest.raises(TransientError, match="locked"):
                 indexer.publish(ledger, status(ledger))
-            assert status(ledger).purge_due is not None
+            assert not status(ledger).files_purged
         indexer.publish(ledger, status(ledger))
-    assert status(ledger).purge_due is None
+    assert status(ledger).files_purged
     content = b"".join(path.read_bytes() for path in ledger.path.parent.glob("ledger.sqlite*"))
     assert b"secret" not in content

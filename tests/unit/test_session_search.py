@@ -165,7 +165,7 @@ def test_nothing_of_a_forgotten_turn_is_left_after_the_purge(shards: Shards) -> 
     )
     apply(shards, [TurnDeleted(scope=SCOPE, session_id="s1", turn_id="e1", timestamp_ms=0, event_id="d1")])
     with closing(open_ledger(shards, SCOPE)) as ledger:
-        upkeep.end_purge(ledger, "0")
+        upkeep.purge_ledger(ledger)
     for path in shards.folder(SCOPE).iterdir():
         content = path.read_bytes()
         assert b"xylophonequartet" not in content
@@ -294,8 +294,18 @@ def test_a_removed_turn_is_gone_from_a_sealed_segment_for_a_reader_that_has_it_i
     apply(shards, [TurnDeleted(scope=SCOPE, session_id="s1", turn_id="t1", timestamp_ms=0, event_id="d")])
     assert [hit.session_id for hit in found(memory, "whale")] == ["s2", "s0"]
     with closing(open_ledger(shards, SCOPE)) as ledger:
-        upkeep.end_purge(ledger, "0")
+        upkeep.purge_ledger(ledger)
         assert not ledger.connection.execute("SELECT * FROM word_gaps").fetchall()
+    assert [hit.session_id for hit in found(memory, "whale")] == ["s2", "s0"]
+
+
+def test_a_purged_turn_is_gone_for_a_reader_that_saw_it_before_it_was_sealed(shards: Shards, memory: Memory) -> None:
+    """A purge may be over before an open reader looks again: it must still be told."""
+    apply(shards, [turn(f"e{i}", "whale", session=f"s{i}", at=i, turn_id=f"t{i}") for i in range(3)])
+    assert len(found(memory, "whale")) == 3
+    apply(shards, [TurnDeleted(scope=SCOPE, session_id="s1", turn_id="t1", timestamp_ms=0, event_id="d")])
+    with closing(open_ledger(shards, SCOPE)) as ledger:
+        upkeep.purge_ledger(ledger)
     assert [hit.session_id for hit in found(memory, "whale")] == ["s2", "s0"]
 
 

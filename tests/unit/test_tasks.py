@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from celery import Celery
 
 from pipeline.embed import Embedder
@@ -112,3 +113,29 @@ def test_a_session_of_blanks_is_not_summarised(flow: tasks.Flow) -> None:
     flow.summarise_sessions(KEYS)
     assert rows(flow, SCOPES[0], "SELECT count(*) FROM summaries") == [(0,)]
     assert flow.registry.counts().unsummarised == 0
+
+
+def test_a_scope_that_cannot_be_worked_on_is_told_of_once_and_left_alone_for_a_while(flow: tasks.Flow) -> None:
+    """It is rung every two seconds; another model's ledger will not change by itself."""
+    publish(flow, turn("mine", 1), turn("theirs", 2, SCOPES[1]))
+    flow.embed_turns(KEYS)
+    publish(flow, turn("more", 3), turn("more", 4, SCOPES[1]))
+    other = SCOPES[1].key
+    flow.ledgers.open(SCOPES[1]).connection.execute("UPDATE meta SET value = 'another' WHERE key = 'model_key'")
+    now_ms = flow.clock()
+    flow = dataclasses.replace(flow, clock=lambda: now_ms)
+    refusals, waited_s = [], []
+    for second in range(0, 40, 2):
+        now_ms = flow.clock() if second == 0 else now_ms + 2_000
+        marked = flow.registry.marks(KEYS, now_ms=now_ms)
+        waited_s += [second] if other in marked else []
+        with structlog.testing.capture_logs() as logged:
+            flow.embed_turns(KEYS)
+        refusals += [line for line in logged if line["event"] == "scope.refused"]
+    assert len(refusals) == 1
+    assert "another" in refusals[0]["reason"]
+    assert waited_s == [0, 2, 6, 14, 30]
+    assert flow.registry.counts().searchable == 3
+    worst = flow.registry.worst("refused")
+    assert worst is not None
+    assert (worst.scope, worst.refusal) == (other, refusals[0]["reason"])

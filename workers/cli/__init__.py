@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, demo, feed, operate, past
+from workers.cli import ask, common, demo, feed, forget, health, operate, past
 
 app = typer.Typer(
     name="turnstream",
@@ -28,13 +28,14 @@ for verb in (
     past.window,
     past.recent,
     operate.stats,
-    feed.forget,
+    forget.forget,
     operate.settings,
-    operate.doctor,
+    health.doctor,
     feed.schema,
     operate.server,
     operate.ingester,
     operate.worker,
+    operate.metrics,
 ):
     app.command()(verb)
 app.add_typer(operate.dead_letters, name="dead-letters")

@@ -1,4 +1,4 @@
-"""Verbs that put events in: publish, backfill, forget, schema."""
+"""Verbs that put events in: publish, backfill, schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def publish(
     """Publish events from JSON lines; a bad line is reported with its number, the rest goes in."""
     settings = common.settings_of(data_dir, redis_url)
     refused: list[str] = []
-    with _publisher(settings) as publisher:
+    with publisher_of(settings) as publisher:
         ids = publisher.publish_events(_events_in(file, refused))
     if as_json:
         common.print_json({"published": len(ids), "refused": refused})
@@ -63,30 +63,13 @@ def backfill(
     if missing:
         raise ConfigError(f"no such file: {', '.join(missing)}")
     reports: dict[str, Report] = {}
-    with _publisher(settings, backlog_wait_s=patience) as publisher, _progress() as progress:
+    with publisher_of(settings, backlog_wait_s=patience) as publisher, _progress() as progress:
         job = Backfill(publisher, settings.data_dir)
         for path in files:
             bar = Bar(progress, path, form)
             reports[str(path)] = job.run(path, form, where, restart=restart, on_progress=bar)
             bar.complete()
     _report(reports, as_json=as_json)
-
-
-def forget(
-    scope: common.ScopeKey,
-    session: Annotated[str | None, typer.Option(help="Forget this session.")] = None,
-    turn: Annotated[str | None, typer.Option(help="Forget this turn of the session.")] = None,
-    data_dir: common.DataDir = None,
-    redis_url: common.RedisUrl = None,
-) -> None:
-    """Have a turn, a session, or everything said in a scope until now forgotten."""
-    settings = common.settings_of(data_dir, redis_url)
-    where = common.scope_of(scope)
-    if turn is not None and session is None:
-        raise ConfigError("--turn needs its --session")
-    with _publisher(settings) as publisher:
-        entry_id = publisher.forget(where, session, turn)
-    common.out.print(f"asked for as entry {entry_id}; 'turnstream wait' returns when it is done")
 
 
 def schema(
@@ -103,7 +86,8 @@ def schema(
     common.print_json(tool_schema())
 
 
-def _publisher(settings: Settings, *, backlog_wait_s: float = 30.0) -> Publisher:
+def publisher_of(settings: Settings, *, backlog_wait_s: float = 30.0) -> Publisher:
+    """Give a publisher to the server in use."""
     return Publisher(
         common.url_of(settings),
         timeout_s=settings.redis.timeout_s,

@@ -24,6 +24,7 @@ from pipeline.settings import PREFIX, Settings, mask_url
 from pipeline.shards import Shards, require_usable
 from pipeline.stream import DeadLetter, TurnStream
 from pipeline.summarise import Completion, Prices
+from workers import health
 from workers.cli import common
 from workers.progress import Progress
 
@@ -84,6 +85,23 @@ def worker(
     process.run(common.settings_of(data_dir, redis_url), name=name, summarises=sessions)
 
 
+def metrics(
+    port: Annotated[int | None, typer.Option(min=0, help="Port; 0: a free one [TURNSTREAM_METRICS__PORT].")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [TURNSTREAM_METRICS__HOST].")] = None,
+    data_dir: common.DataDir = None,
+    redis_url: common.RedisUrl = None,
+) -> None:
+    """Serve /metrics for Prometheus and /healthz for probes, until Ctrl-C."""
+    from workers import metrics as endpoint  # noqa: PLC0415 - for this verb only
+
+    settings = common.settings_of(data_dir, redis_url)
+    chosen = settings.metrics.port if port is None else port
+    if chosen is None:
+        raise ConfigError("give --port, or set TURNSTREAM_METRICS__PORT")
+    log.configure(settings.log_level, settings.log_format, process="metrics")
+    endpoint.serve(settings, host=host or settings.metrics.host, port=chosen)
+
+
 def wait(
     timeout: Annotated[float, typer.Option(help="Seconds after which to give up.")] = 3_600.0,
     data_dir: common.DataDir = None,
@@ -113,7 +131,7 @@ def stats(data_dir: common.DataDir = None, redis_url: common.RedisUrl = None, as
     for title, group in values.items():
         table = Table(title=title, show_header=False, title_justify="left")
         for name, value in group.items():
-            table.add_row(name.replace("_", " "), str(value))
+            table.add_row(name.replace("_", " "), Text(str(value)))
         common.out.print(table)
 
 
@@ -129,30 +147,6 @@ def settings(
     for name, value, meaning in rows:
         table.add_row(Text(name), Text(str(value)), Text(meaning))
     common.out.print(table)
-
-
-def doctor(
-    verify: Annotated[bool, typer.Option("--verify", help="Read every ledger and snapshot whole.")] = False,
-    data_dir: common.DataDir = None,
-    redis_url: common.RedisUrl = None,
-    as_json: common.AsJson = False,
-) -> None:
-    """Look for what is wrong, and say what to do; exit 2, 3 or 4 when something is."""
-    from workers.doctor import Verdict, examine  # noqa: PLC0415 - for this verb only
-
-    codes = {
-        Verdict.CONFIGURATION: common.EXIT_USAGE,
-        Verdict.UNREACHABLE: common.EXIT_UNREACHABLE,
-        Verdict.DAMAGED: common.EXIT_DAMAGED,
-    }
-    findings = list(examine(common.settings_of(data_dir, redis_url), verify=verify))
-    if as_json:
-        common.print_json([asdict(finding) for finding in findings])
-    else:
-        for finding in findings:
-            common.out.print(Text(f"{finding.verdict:>13}  {finding.what}: {finding.detail}"), soft_wrap=True)
-    if worst := max((codes.get(finding.verdict, 0) for finding in findings), default=0):
-        raise SystemExit(worst)
 
 
 dead_letters = typer.Typer(help="Entries and turns set aside for good, with their reasons.", no_args_is_help=True)
@@ -240,6 +234,7 @@ def statistics(settings: Settings) -> dict[str, dict[str, Any]]:
     tokens_in, tokens_out = registry.tokens()
     prices = Prices(settings.summary.usd_per_million_input, settings.summary.usd_per_million_output)
     cost = prices.of(Completion("", tokens_in, tokens_out, ""))
+    problems = health.problems(settings)
     return {
         "events": registry.totals(),
         "stream": asdict(stream.backlog()),
@@ -249,6 +244,10 @@ def statistics(settings: Settings) -> dict[str, dict[str, Any]]:
             **asdict(registry.counts()),
         },
         "summaries": {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost_usd": round(cost, 6)},
+        "health": {
+            "state": "degraded" if any(problem.is_degraded for problem in problems) else "ok",
+            **{problem.what: problem.detail for problem in problems},
+        },
     }
 
 

@@ -13,9 +13,8 @@ from pipeline.ledger import LedgerPool
 from pipeline.ledger.connection import create
 from pipeline.records import Scope
 from pipeline.registry import Counts, Registry
-from pipeline.settings import Settings
 from pipeline.shards import LEDGER_FILE, Shards
-from workers import up
+from workers import refill as refilling
 
 ALICE, BOB = Scope("user", "alice"), Scope("user", "bob")
 
@@ -30,7 +29,7 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
 def refill(data_dir: Path) -> list[str]:
     """Start, and give the events that it logged."""
     with structlog.testing.capture_logs() as logged:
-        up._refill_registry(Settings(data_dir=data_dir))
+        refilling.refill(data_dir)
     return [line["event"] for line in logged]
 
 
@@ -74,7 +73,7 @@ def test_a_power_cut_marks_every_shard(data_dir: Path, monkeypatch: pytest.Monke
     """The last marks may not have reached the disk."""
     refill(data_dir)
     settle(data_dir)
-    monkeypatch.setattr(up, "_boot_id", lambda: "another boot")
+    monkeypatch.setattr(refilling, "_boot_id", lambda: "another boot")
     assert refill(data_dir) == ["registry.refilled"]
     assert undone(data_dir) == 1
 

@@ -1,4 +1,4 @@
-"""What can be wrong with an installation, looked at one thing at a time; changes nothing."""
+"""What can be wrong with an installation besides its data, looked at one thing at a time; changes nothing."""
 
 from __future__ import annotations
 
@@ -6,46 +6,23 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
 
 import apsw
 
 from pipeline import embed
 from pipeline.errors import ConfigError, ServerUnreachableError, ShardError, TransientError
-from pipeline.ledger.connection import connect as connect_ledger
 from pipeline.registry import FILE, Registry
 from pipeline.settings import Settings
-from pipeline.shards import LEDGER_FILE, Shards, require_usable
-from pipeline.snapshot import SnapshotStore
+from pipeline.shards import require_usable
 from pipeline.stream import check_server, connect, server_url
+from workers.checkup.finding import Finding, Verdict
 
 DISTRIBUTION = "turnstream"
 _PACKAGES = ("pipeline", "workers", "retrieval")
 
 
-class Verdict(StrEnum):
-    """How bad a finding is; the worst one decides the exit code."""
-
-    OK = "ok"
-    ADVICE = "advice"
-    CONFIGURATION = "configuration"
-    UNREACHABLE = "unreachable"
-    DAMAGED = "damaged"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at."""
-
-    what: str
-    verdict: Verdict
-    detail: str
-
-
-def examine(settings: Settings, *, verify: bool) -> Iterator[Finding]:
-    """Look at everything, the cheap first; with ``verify`` also at every page and snapshot of every shard."""
+def findings(settings: Settings) -> Iterator[Finding]:
+    """Look at everything but the data, the cheap first."""
     checks: list[tuple[str, Callable[[Settings], str]]] = [
         ("packages", _packages),
         ("data folder", _data_folder),
@@ -55,9 +32,6 @@ def examine(settings: Settings, *, verify: bool) -> Iterator[Finding]:
     ]
     for what, check in checks:
         yield _finding(what, lambda check=check: check(settings))  # type: ignore[misc] # bound at once, called at once
-    if verify:
-        for folder in Shards(settings.data_dir).walk():
-            yield _finding(f"shard {folder.name}", lambda folder=folder: _shard(folder))  # type: ignore[misc] # the same
 
 
 def _finding(what: str, check: Callable[[], str]) -> Finding:
@@ -122,21 +96,4 @@ def _registry(settings: Settings) -> str:
         raise _Advice("there is none yet; 'turnstream up' makes it")
     with closing(Registry(settings.data_dir, create=False)) as registry:
         n_scopes, counts = len(registry.scopes()), registry.counts()
-    if counts.quarantined:
-        raise _Advice(f"{counts.quarantined} turns are quarantined; 'turnstream dead-letters list' says why")
     return f"{n_scopes} scopes, {counts.searchable} turns searchable"
-
-
-def _shard(folder: Path) -> str:
-    connection = connect_ledger(folder / LEDGER_FILE, query_only=True)
-    try:
-        problems = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(5)")]
-        model_key = dict(connection.execute("SELECT key, value FROM meta")).get("model_key")
-    except apsw.Error as error:
-        raise ShardError(f"{folder / LEDGER_FILE}: {error}; restore it from a backup") from error
-    finally:
-        connection.close()
-    if problems != ["ok"]:
-        raise ShardError(f"{folder / LEDGER_FILE}: {'; '.join(problems)}; restore it from a backup")
-    snapshot = SnapshotStore(folder).open("traces", model_key=str(model_key)) if model_key else None
-    return f"ledger whole, snapshot of {snapshot.count} traces" if snapshot else "ledger whole, no snapshot"

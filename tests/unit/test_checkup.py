@@ -14,8 +14,7 @@ from pipeline.records import Scope
 from pipeline.settings import EmbeddingSettings, Settings
 from pipeline.shards import Shards
 from pipeline.snapshot import SnapshotStore
-from workers import doctor
-from workers.doctor import Verdict
+from workers.checkup import Verdict, installation, verify_data
 
 MODEL = "m@1/hashing/4"
 
@@ -23,7 +22,7 @@ MODEL = "m@1/hashing/4"
 def test_a_model_not_exported_yet_is_not_exported_by_looking(tmp_path: Path) -> None:
     """Exporting takes 20 s and fills a folder; whoever looks wants neither."""
     settings = Settings(data_dir=tmp_path, embedding=EmbeddingSettings(backend="onnx-int8"))
-    finding = doctor._finding("model", lambda: doctor._model(settings))
+    finding = installation._finding("model", lambda: installation._model(settings))
     assert finding.verdict is Verdict.ADVICE
     assert "turnstream prepare" in finding.detail
     assert not list(tmp_path.iterdir())
@@ -39,10 +38,9 @@ def test_a_changed_byte_of_a_snapshot_is_found_and_what_to_remove(tmp_path: Path
     index.add_with_ids(np.eye(4, dtype=np.float32), np.arange(4))
     store = SnapshotStore(folder)
     store.publish("traces", index=index, watermark=4, model_key=MODEL, dimension=4)
-    assert "snapshot of 4 traces" in doctor._shard(folder)
     path = folder / "traces.1.faiss"
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    finding = doctor._finding("shard", lambda: doctor._shard(folder))
+    finding = next(found for found in verify_data(Settings(data_dir=tmp_path)) if "snapshot" in found.what)
     assert finding.verdict is Verdict.DAMAGED
     manifest = folder / "traces.manifest.json"
     assert f"remove {manifest}" in finding.detail
@@ -56,5 +54,5 @@ def test_looking_at_the_registry_makes_none(tmp_path: Path, content: bytes | Non
     path = tmp_path / "registry.sqlite"
     if content is not None:
         path.write_bytes(content)
-    doctor._finding("registry", lambda: doctor._registry(Settings(data_dir=tmp_path)))
+    installation._finding("registry", lambda: installation._registry(Settings(data_dir=tmp_path)))
     assert path.exists() == (content is not None)

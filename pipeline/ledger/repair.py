@@ -1,0 +1,187 @@
+"""Making again what a ledger's turns are enough for: chunks, vectors, full text, session rows, summaries.
+
+One transaction, so readers see the ledger as it was or mended, and a kill changes nothing. Nothing is embedded or
+summarised here: turns become pending, sessions due, and the workers do what they always do. Mending what is whole
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import ShardError
+from pipeline.ledger import check, reads
+from pipeline.ledger.forgetting import event_digest
+from pipeline.ledger.fulltext import index_form
+from pipeline.ledger.ledger import Ledger
+
+_BLOCK_ROWS: Final = 1_000
+_OF_NO_SESSION = "session_id NOT IN (SELECT session_id FROM turns UNION SELECT session_id FROM sessions)"
+_ORPHANS: Final = (
+    "DELETE FROM traces WHERE turn_offset NOT IN (SELECT turn_offset FROM turns)",
+    "DELETE FROM vectors WHERE trace_id NOT IN (SELECT trace_id FROM traces)",
+    f"DELETE FROM summaries WHERE {_OF_NO_SESSION}",
+)
+
+
+def mend_file(ledger: Ledger) -> list[str]:
+    """Build indexes and full text anew where SQLite finds them damaged.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ShardError: that did not help, rows themselves are damaged: `salvage` them.
+        TransientError: the ledger is locked or the disk full.
+    """
+    with ledger.read() as connection:
+        faults = check.structure(connection)
+    if not faults:
+        return []
+    try:
+        with ledger.write() as connection:
+            connection.execute("REINDEX")
+            n_turns = _fill_fulltext(connection)
+    except apsw.ConstraintError as error:
+        raise ShardError(f"{ledger.path} holds rows twice; {check.RESTORE}") from error
+    with ledger.read() as connection:
+        if left := check.structure(connection):
+            raise ShardError(f"{ledger.path}: {left[0].problem}; {check.RESTORE}")
+    return [f"indexes built anew, full text filled with {n_turns} turns"]
+
+
+def mend_rows(
+    ledger: Ledger,
+    *,
+    now_ms: int,
+    wrong_summaries: Callable[[apsw.Connection], Iterable[str]],
+    doubtful_traces: npt.NDArray[np.int64],
+) -> list[str]:
+    """Drop what cannot be right and have it made again.
+
+    Args:
+        ledger: one whose file is whole.
+        now_ms: the time at which it is mended.
+        wrong_summaries: names sessions whose summary is of another text than their turns.
+        doubtful_traces: ids of traces whose vector is not what the snapshot says.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ShardError: the file is damaged.
+        TransientError: the ledger is locked or the disk full.
+    """
+    with ledger.write() as connection:
+        was_right = not check.is_fulltext_wrong(connection)
+        done = [*_drop_orphans(connection), *_drop_unnamed_vectors(connection)]
+        damaged = check.damaged_turns(connection).keys() | check.turns_of(connection, doubtful_traces)
+        done += [
+            *_make_pending(connection, damaged, has_words=was_right),
+            *_note_events(connection, check.unapplied_turns(connection), now_ms),
+            *_add_sessions(connection),
+        ]
+        done += _make_due(connection, {*check.damaged_summaries(connection), *wrong_summaries(connection)})
+        if not was_right:
+            done.append(f"full text filled anew with {_fill_fulltext(connection)} turns")
+    return done
+
+
+def _drop_orphans(connection: apsw.Connection) -> Iterable[str]:
+    n_dropped = 0
+    for statement in _ORPHANS:
+        connection.execute(statement)
+        n_dropped += connection.changes()
+    if n_dropped:
+        yield f"{n_dropped} rows that belonged to nothing removed"
+
+
+def _drop_unnamed_vectors(connection: apsw.Connection) -> Iterable[str]:
+    """Drop all vectors when the ledger does not say whose they are, and give out ids above any ever seen."""
+    row: Any = connection.execute("SELECT ifnull(max(trace_id), 0) FROM traces").fetchone()
+    if row[0] > reads.last_trace_id(connection):
+        connection.execute("DELETE FROM sqlite_sequence WHERE name = 'traces'")
+        connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('traces', ?)", (row[0],))
+        yield "the last trace id noted"
+    if not check.is_model_named(connection):
+        connection.execute("DELETE FROM meta WHERE key IN ('model_key', 'dimension')")
+        connection.execute("DELETE FROM vectors")
+        yield "all vectors dropped, which were of an unknown model"
+
+
+def _make_pending(connection: apsw.Connection, turns: Collection[int], *, has_words: bool) -> Iterable[str]:
+    """Drop the chunks of turns; those not set aside become pending with a fresh set of attempts."""
+    if not turns:
+        return
+    wanted = apsw.carray(np.array(sorted(turns), dtype=np.int64), flags=apsw.SQLITE_CARRAY_INT64)
+    offsets = "SELECT value FROM carray(?)"
+    if has_words:  # else full text is filled anew
+        present = f"{offsets} INTERSECT SELECT id FROM fulltext_docsize"
+        connection.execute(f"DELETE FROM fulltext WHERE rowid IN ({present})", (wanted,))
+    traces = f"SELECT trace_id FROM traces WHERE turn_offset IN ({offsets})"
+    connection.execute(f"DELETE FROM vectors WHERE trace_id IN ({traces})", (wanted,))
+    connection.execute(f"DELETE FROM traces WHERE turn_offset IN ({offsets})", (wanted,))
+    connection.execute(
+        "UPDATE turns SET state = CASE state WHEN 4 THEN 4 ELSE 0 END, attempts = 0, claimed_by = NULL"
+        f" WHERE turn_offset IN ({offsets})",
+        (wanted,),
+    )
+    yield f"{len(turns)} turns to be made searchable again"
+
+
+def _note_events(connection: apsw.Connection, unapplied: Collection[str], now_ms: int) -> Iterable[str]:
+    if unapplied:
+        connection.executemany(
+            "INSERT OR IGNORE INTO events (digest, type, received_ms) VALUES (?, 'Turn', ?)",
+            [(event_digest(event_id), now_ms) for event_id in unapplied],
+        )
+        yield f"{len(unapplied)} events of turns noted as applied"
+
+
+def _add_sessions(connection: apsw.Connection) -> Iterable[str]:
+    """Add missing rows; a summary that is left tells that its session was closed, and what the platform said."""
+    connection.execute(
+        "INSERT INTO sessions (session_id, changed_ms, closed, platform_summary, closed_ms)"
+        " SELECT session_id, 1, s.session_id IS NOT NULL, CASE WHEN s.model_id = 'platform' THEN s.text END,"
+        " CASE WHEN s.session_id IS NOT NULL THEN max(timestamp_ms) END"
+        " FROM turns LEFT JOIN summaries s USING (session_id)"
+        " WHERE session_id NOT IN (SELECT session_id FROM sessions) GROUP BY session_id"
+    )
+    if n_added := connection.changes():
+        yield f"{n_added} missing session rows added"
+
+
+def _make_due(connection: apsw.Connection, session_ids: Collection[str]) -> Iterable[str]:
+    """Drop summaries and have them made again, at once."""
+    if not session_ids:
+        return
+    rows = [(session_id,) for session_id in session_ids]
+    connection.executemany("DELETE FROM summaries WHERE session_id = ?", rows)
+    connection.executemany(
+        "UPDATE sessions SET state = 0, version = version + 1, changed_ms = 1, attempts = 0, retry_at_ms = NULL,"
+        " failure = NULL WHERE session_id = ?",
+        rows,
+    )
+    yield f"{len(session_ids)} sessions to be summarised again"
+
+
+def _fill_fulltext(connection: apsw.Connection) -> int:
+    """Empty full text and fill it from the searchable turns; gives how many those are."""
+    connection.execute("INSERT INTO fulltext (fulltext) VALUES ('delete-all')")
+    after, n_turns = 0, 0
+    while True:
+        rows: Any = connection.execute(
+            "SELECT turn_offset, content FROM turns WHERE turn_offset > ? AND state = 2 ORDER BY turn_offset LIMIT ?",
+            (after, _BLOCK_ROWS),
+        ).fetchall()
+        if not rows:
+            return n_turns
+        connection.executemany(
+            "INSERT INTO fulltext (rowid, text) VALUES (?, ?)", [(offset, index_form(text)) for offset, text in rows]
+        )
+        after, n_turns = rows[-1][0], n_turns + len(rows)

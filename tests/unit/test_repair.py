@@ -1,0 +1,80 @@
+"""Whatever is damaged is found by name, mended, and the answers are the same as before."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.damages import DAMAGES
+from tests.small_pipeline import OTHER, SCOPE, SmallPipeline, story
+from workers.checkup import Verdict, repair, verify_data
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A folder in which all is done, and what it answers."""
+
+    folder: Path
+    answers: list[list[tuple[str, str, float]]]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    folder = tmp_path_factory.mktemp("filled") / "data"
+    folder.mkdir(mode=0o700)
+    pipeline = SmallPipeline(folder)
+    pipeline.publish([*story(SCOPE), *story(OTHER)])
+    pipeline.work()
+    return Filled(folder, pipeline.answers())
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else is at work here."""
+    monkeypatch.setattr("workers.checkup.registry._SETTLES_WITHIN_S", 0.01)
+    monkeypatch.setattr("workers.checkup.stream._TAKEN_UP_WITHIN_S", 0.01)
+    monkeypatch.setattr("workers.checkup.registry._LOOK_AGAIN_S", 0.01)
+
+
+@pytest.fixture
+def pipeline(filled: Filled, data_dir: Path) -> SmallPipeline:
+    shutil.copytree(filled.folder, data_dir, dirs_exist_ok=True)
+    return SmallPipeline(data_dir)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_damaged_is_named_mended_and_answers_as_before(
+    filled: Filled, pipeline: SmallPipeline, name: str
+) -> None:
+    """The oracle must see it, say where, and leave nothing for an operator to do by hand."""
+    part, words, damage = DAMAGES[name]
+    damage(pipeline)
+    found = verify_data(pipeline.settings)
+    assert any(part in finding.what and words in finding.detail for finding in found), found
+    done = repair(pipeline.settings)
+    assert {finding.verdict for finding in done} == {Verdict.REPAIRED}, done
+    assert verify_data(pipeline.settings) == []
+    pipeline.work()
+    assert verify_data(pipeline.settings, idle=True) == []
+    assert pipeline.answers() == filled.answers
+    assert repair(pipeline.settings) == []
+
+
+def test_nothing_is_wrong_with_what_is_whole(pipeline: SmallPipeline) -> None:
+    """A checker that cries wolf is switched off; and mending what is whole changes nothing."""
+    assert verify_data(pipeline.settings, idle=True) == []
+    before = pipeline.ledger_path.read_bytes()
+    assert repair(pipeline.settings) == []
+    assert pipeline.ledger_path.read_bytes() == before
+
+
+def test_work_under_way_is_not_wrong(data_dir: Path) -> None:
+    """It runs beside everything else; only who says that all is done wants to hear of what is not."""
+    pipeline = SmallPipeline(data_dir)
+    pipeline.publish(story(SCOPE))
+    assert verify_data(pipeline.settings) == []
+    left = {finding.what for finding in verify_data(pipeline.settings, idle=True)}
+    assert left == {"user/u1 turns", "user/u1 sessions", "registry"}
