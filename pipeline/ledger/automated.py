@@ -14,8 +14,7 @@ Why whole numbers only: the verdict must not depend on the order in which turns 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 AUTOMATED_SOURCES: Final = frozenset({"scheduled", "automated", "cron", "system", "batch"})
 TURNS_PER_HOUR: Final = 60
@@ -25,8 +24,7 @@ _FEWEST_PAUSES: Final = 2
 _READING_MS: Final = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """How fast a session goes: its timed turns, and the pauses (milliseconds) before those of a user.
 
     ``n_long`` counts the pauses a person would need; ``total_ms`` and ``squares`` sum them up and their squares.
@@ -42,19 +40,16 @@ class Pace:
 
     def then(self, time_ms: int, role: str) -> Pace:
         """Add the next turn, in the session's order."""
-        if not self.n_turns:
-            return replace(self, n_turns=1, first_ms=time_ms, last_ms=time_ms)
-        later = replace(self, n_turns=self.n_turns + 1, last_ms=time_ms)
-        if role != "user":
-            return later
-        pause_ms = min(time_ms - self.last_ms, _HOUR_MS)  # a night says no more than an hour, and sums stay small
-        return replace(
-            later,
-            n_pauses=self.n_pauses + 1,
-            n_long=self.n_long + (pause_ms >= _READING_MS),
-            total_ms=self.total_ms + pause_ms,
-            squares=self.squares + pause_ms**2,
-        )
+        n_turns, first_ms, last_ms, n_pauses, n_long, total_ms, squares = self
+        if not n_turns:
+            return Pace(1, time_ms, time_ms)
+        if role == "user":
+            pause_ms = min(time_ms - last_ms, _HOUR_MS)  # a night says no more than an hour, and sums stay small
+            n_pauses += 1
+            n_long += pause_ms >= _READING_MS
+            total_ms += pause_ms
+            squares += pause_ms**2
+        return Pace(n_turns + 1, first_ms, time_ms, n_pauses, n_long, total_ms, squares)
 
     def is_fast(self) -> bool:
         """Tell whether there are more turns to the hour than a quiet chat has."""

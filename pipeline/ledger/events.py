@@ -172,8 +172,7 @@ def _turn_row(turn: Turn) -> tuple[str | int | None, ...]:
     )
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode  # kept: making one costs
 
 
 def _blobs(values: Sequence[bytes]) -> apsw.CArrayBinding:

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any, Final
 
 import apsw
@@ -28,7 +30,10 @@ SEAL_CHARS: Final = 2 << 20
 MERGED_TURNS: Final = 16 * SEAL_TURNS
 MERGED_CHARS: Final = 16 * SEAL_CHARS
 _MOST_GAPS: Final = 2 * SEAL_TURNS
-_UNSEALED: Final = "unsealed_chars"
+LONG_CHARS: Final = SEAL_CHARS // SEAL_TURNS
+"""Only what is said beyond this is counted: turns no longer than that are sealed in time by their number."""
+_UNSEALED: Final = "unsealed_long_chars"
+_SEALED: Final = "SELECT max(up_to) FROM word_segments"
 _SHORT_ONES: Final = (
     "FROM word_segments WHERE above >= (SELECT ifnull(max(up_to), 0) FROM word_segments WHERE is_merged)"
 )
@@ -48,21 +53,22 @@ def words_of(lowered: str) -> list[str]:
     return lowered.split(" ")
 
 
-def seal_when_due(connection: apsw.Connection, n_new_chars: int, *, seal_turns: int = SEAL_TURNS) -> None:
+def seal_when_due(connection: apsw.Connection, n_long_chars: int, *, seal_turns: int = SEAL_TURNS) -> None:
     """Put turns into segments when enough have come; inside the caller's transaction, after their sessions' cards.
 
     Args:
         connection: the ledger's.
-        n_new_chars: characters of the turns that this transaction adds.
+        n_long_chars: characters beyond `LONG_CHARS` of each turn that this transaction adds.
         seal_turns: how many offsets above the last segment are enough.
     """
-    sealed = _one(connection, "SELECT max(up_to) FROM word_segments")
-    newest = _one(connection, "SELECT max(turn_offset) FROM turns")
-    n_chars = n_new_chars + _one(connection, "SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?", _UNSEALED)
-    is_due = newest - sealed >= seal_turns or n_chars >= SEAL_CHARS
-    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_UNSEALED, str(0 if is_due else n_chars)))
+    sealed, newest = _one(connection, _SEALED), _one(connection, "SELECT max(turn_offset) FROM turns")
+    is_due = newest - sealed >= seal_turns
+    if n_long_chars:
+        n_long_chars += _one(connection, "SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?", _UNSEALED)
+        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_UNSEALED, str(n_long_chars)))
+        is_due |= n_long_chars >= SEAL_CHARS
     if is_due:
-        _build(connection, sealed, newest)
+        _seal(connection, sealed, newest)
         _merge(connection)
         _mend(connection)
 
@@ -83,12 +89,79 @@ def close_gaps(connection: apsw.Connection) -> None:
     ).fetchall()
     for above, up_to, is_merged in torn:
         _rebuild(connection, above, up_to, is_merged=is_merged)
-    connection.execute("DELETE FROM word_gaps WHERE turn_offset <= (SELECT max(up_to) FROM word_segments)")
+    connection.execute(f"DELETE FROM word_gaps WHERE turn_offset <= ({_SEALED})")
+
+
+def wrong_runs(connection: apsw.Connection) -> list[tuple[int, int]]:
+    """Give the runs of offsets whose segment does not say what their turns do, or that lack one they should have.
+
+    A segment is right if building it anew, with what it says itself of the turns that are noted as gaps, changes
+    nothing. The cards must be right.
+    """
+    found, sealed = [], 0
+    runs: Any = connection.execute("SELECT segment_id, above, up_to FROM word_segments ORDER BY up_to").fetchall()
+    newest = _one(connection, "SELECT max(turn_offset) FROM turns")
+    last = max(newest, _one(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'turns'"))
+    for number, above, up_to in runs:
+        if above != sealed or up_to > last or not _is_right(connection, number, above, up_to):
+            found.append((above, up_to))
+        sealed = up_to
+    if newest - sealed >= SEAL_TURNS:
+        found.append((sealed, newest))
+    return found
+
+
+def build_anew(connection: apsw.Connection) -> None:
+    """Build all segments from the turns; inside the caller's transaction. The cards must be right."""
+    connection.execute("DELETE FROM word_segments")
+    connection.execute("DELETE FROM word_gaps")
+    _seal(connection, 0, _one(connection, "SELECT max(turn_offset) FROM turns"))
+
+
+def _is_right(connection: apsw.Connection, number: int, above: int, up_to: int) -> bool:
+    stored: Any = connection.execute(f"SELECT {_BLOBS} FROM word_segments WHERE segment_id = ?", (number,)).fetchone()
+    run: Any = connection.execute(_TURNS_OF_RUN, (above, up_to, -1))
+    said = {row[0]: (*row[:4], row[4].lower()) for row in run}
+    gaps: Any = connection.execute(
+        "SELECT turn_offset FROM word_gaps WHERE turn_offset > ? AND turn_offset <= ?", (above, up_to)
+    ).fetchall()
+    gone = {row[0] for row in gaps}
+    if gone & said.keys():
+        return False
+    try:
+        if gone:
+            said |= {row[0]: row for row in _turns_in(*stored) if row[0] in gone}
+    except (ValueError, IndexError, TypeError):  # it cannot be read
+        return False
+    fresh = _Segment()
+    for offset in sorted(said):
+        fresh.add(*said[offset])
+    return bool(fresh.blobs() == stored)
+
+
+def _turns_in(
+    turns: bytes, roles: str, vocabulary: bytes, starts: bytes, _holders: bytes, places: bytes
+) -> Iterator[tuple[int, int, int, str, str]]:
+    """Read a segment back: each turn with its lower-case text."""
+    names, known = json.loads(roles), vocabulary.decode().split(" ")[1:-1]
+    ends = np.frombuffer(starts, dtype=PLACES).astype(np.int64)
+    words = np.zeros(len(places) // PLACES.itemsize, dtype=np.int64)
+    words[np.frombuffer(places, dtype=PLACES)] = np.repeat(np.arange(len(known)), ends[1:] - ends[:-1])
+    first = 0
+    for offset, time_ms, session_no, n_words, role in np.frombuffer(turns, dtype=TURNS).tolist():
+        lowered = " ".join(known[word] for word in words[first : first + n_words].tolist())
+        yield offset, time_ms, session_no, names[role], lowered
+        first += n_words
 
 
 def _one(connection: apsw.Connection, statement: str, *values: str) -> int:
     row: Any = connection.execute(statement, values).fetchone()
     return int(row[0] or 0) if row else 0
+
+
+def _seal(connection: apsw.Connection, sealed: int, newest: int) -> None:
+    _build(connection, sealed, newest)
+    connection.execute("DELETE FROM meta WHERE key = ?", (_UNSEALED,))
 
 
 def _merge(connection: apsw.Connection) -> None:
@@ -122,8 +195,9 @@ def _build(connection: apsw.Connection, above: int, up_to: int, *, is_merged: bo
     while above < up_to:
         segment = _Segment()
         last = up_to
-        for row in connection.execute(_TURNS_OF_RUN, (above, up_to, MERGED_TURNS)):
-            segment.add(*row)
+        rows: Any = connection.execute(_TURNS_OF_RUN, (above, up_to, MERGED_TURNS))
+        for offset, time_ms, session_no, role, content in rows:
+            segment.add(offset, time_ms, session_no, role, content.lower())
             if segment.n_chars >= MERGED_CHARS or len(segment.turns) == MERGED_TURNS:
                 last = segment.turns[-1][0]
                 break
@@ -138,23 +212,23 @@ class _Segment:
     def __init__(self) -> None:
         self.turns: list[tuple[int, int, int, int, int]] = []
         self.n_chars = 0
-        self._roles: dict[str, int] = {}
-        self._vocabulary: dict[str, int] = {}
+        self._roles: defaultdict[str, int] = defaultdict(count().__next__)
+        self._vocabulary: defaultdict[str, int] = defaultdict(count().__next__)
         self._words = array("I")
 
-    def add(self, offset: int, time_ms: int, session_no: int, role: str, content: str) -> None:
-        words = words_of(content.lower())
-        known = self._vocabulary
-        self._words.extend([known.setdefault(word, len(known)) for word in words])
-        self.turns.append((offset, time_ms, session_no, len(words), self._roles.setdefault(role, len(self._roles))))
-        self.n_chars += len(content)
+    def add(self, offset: int, time_ms: int, session_no: int, role: str, lowered: str) -> None:
+        words = words_of(lowered)
+        self._words.extend(map(self._vocabulary.__getitem__, words))
+        self.turns.append((offset, time_ms, session_no, len(words), self._roles[role]))
+        self.n_chars += len(lowered)
 
     def blobs(self) -> tuple[bytes, str, bytes, bytes, bytes, bytes]:
         """Give turns, roles, vocabulary, starts, holders and places as they are stored."""
         words = np.frombuffer(self._words, dtype=np.uint32) if self._words else np.empty(0, dtype=np.uint32)
         starts = np.zeros(len(self._vocabulary) + 1, dtype=PLACES)
         np.cumsum(np.bincount(words, minlength=len(self._vocabulary)), out=starts[1:])
-        places = np.argsort(words, kind="stable").astype(PLACES)
+        is_short = len(self._vocabulary) < 1 << 16  # numpy sorts numbers of 16 bits in one pass
+        places = np.argsort(words.astype(np.uint16) if is_short else words, kind="stable").astype(PLACES)
         turns = np.array(self.turns, dtype=TURNS)
         holders = np.repeat(np.arange(len(turns), dtype=HOLDERS), turns["n_words"])[places]
         vocabulary = " ".join(["", *self._vocabulary, ""]) if self._vocabulary else ""
@@ -172,7 +246,5 @@ _TURNS_OF_RUN: Final = (
     "SELECT turn_offset, timestamp_ms, session_no, role, content FROM turns CROSS JOIN cards USING (session_id)"
     " WHERE turn_offset > ? AND turn_offset <= ? ORDER BY turn_offset LIMIT ?"
 )
-_INSERT: Final = (
-    "INSERT INTO word_segments (above, up_to, is_merged, turns, roles, vocabulary, starts, holders, places)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
+_BLOBS: Final = "turns, roles, vocabulary, starts, holders, places"
+_INSERT: Final = f"INSERT INTO word_segments (above, up_to, is_merged, {_BLOBS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"

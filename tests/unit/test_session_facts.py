@@ -139,6 +139,15 @@ def test_a_card_tells_the_same_whatever_the_order_in_which_turns_came(
     assert cards[0] == cards[1]
 
 
+def test_a_session_keeps_its_number(memory: Memory) -> None:
+    """Readers keep arrays as long as the greatest number: it must not grow with every turn."""
+    for i in range(20):
+        tell(memory, turn(f"e{i}", "whale", session=f"s{i % 2}", at_s=i % 7))
+    with closing(open_ledger(Shards(memory._readers.shards.data_dir), SCOPE)) as ledger:
+        assert ledger.connection.execute("SELECT session_no FROM cards ORDER BY 1").fetchall() == [(1,), (2,)]
+        assert ledger.connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'cards'").fetchall() == [(2,)]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "is_one"),
     [
