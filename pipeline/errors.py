@@ -5,6 +5,7 @@
 | `PoisonError` | this input never succeeds: set it aside as a dead letter |
 | `TransientError` | leave it pending and try again |
 | `ShardError` | an operator must act: files or rows of one shard are wrong |
+| `NotFoundError` | ask for something else: what was named is not there |
 | `ConfigError` | the settings or the command line are wrong: exit 2 |
 
 A message says what happened, where, and what to do next.
@@ -74,6 +75,10 @@ class ShardError(TurnstreamError):
 
 class DimensionMismatchError(ShardError):
     """A vector's dimension differs from the index's."""
+
+
+class NotFoundError(TurnstreamError, LookupError):
+    """What was asked for by name is not there: a session or a turn that never was, or that is forgotten."""
 
 
 class ConfigError(TurnstreamError):

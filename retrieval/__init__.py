@@ -12,19 +12,37 @@ if TYPE_CHECKING:
     from retrieval.hits import Hit, Retrieval
     from retrieval.memory import Memory, open_memory
     from retrieval.memory_store import MemoryStore
+    from retrieval.search.protocol import SearchableSessionStoreProtocol, SessionHit, SessionSummary
+    from retrieval.search.tool import session_search
     from retrieval.session_retriever import SessionRetriever
     from retrieval.summary_store import SessionSummaryStore
 
-__all__ = ["Hit", "Memory", "MemoryStore", "Retrieval", "SessionRetriever", "SessionSummaryStore", "open_memory"]
+__all__ = [
+    "Hit",
+    "Memory",
+    "MemoryStore",
+    "Retrieval",
+    "SearchableSessionStoreProtocol",
+    "SessionHit",
+    "SessionRetriever",
+    "SessionSummary",
+    "SessionSummaryStore",
+    "open_memory",
+    "session_search",
+]
 
 _HOMES = {
     "Hit": "retrieval.hits",
     "Memory": "retrieval.memory",
     "MemoryStore": "retrieval.memory_store",
     "Retrieval": "retrieval.hits",
+    "SearchableSessionStoreProtocol": "retrieval.search.protocol",
+    "SessionHit": "retrieval.search.protocol",
     "SessionRetriever": "retrieval.session_retriever",
+    "SessionSummary": "retrieval.search.protocol",
     "SessionSummaryStore": "retrieval.summary_store",
     "open_memory": "retrieval.memory",
+    "session_search": "retrieval.search.tool",
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Final, TypedDict
@@ -24,6 +24,7 @@ from retrieval.memory_store import MemoryStore, Moment
 from retrieval.query_vector import QueryEmbedder
 from retrieval.reader import ShardReaders
 from retrieval.rerank import Reranker
+from retrieval.search.store import ScopeSessions, SessionSearch
 from retrieval.session_retriever import SessionRetrieval, SessionRetriever
 from retrieval.summary_store import SessionSummaryStore
 
@@ -76,6 +77,10 @@ class Memory:
         self._loading = threading.Lock()
         self._loaded: tuple[QueryEmbedder, int] | None = None
         self._model_survives_fork = model_survives_fork
+        self._sessions = SessionSearch(self._readers, lambda: self.embedder)
+        self.search = self._sessions.search
+        self.window = self._sessions.window
+        self.recent = self._sessions.recent
 
     @property
     def embedder(self) -> QueryEmbedder:
@@ -158,6 +163,12 @@ class Memory:
             else:
                 found = self._fused_retriever().retrieve(query, where, _valid_mood(mood), asked_at=asked_at, **wanted)
             return self._with_neighbours(found, where)
+
+    def sessions(
+        self, scope: Scope | str, *, profile: str = "best", exclude: str | Sequence[str] | None = None
+    ) -> ScopeSessions:
+        """Give the sessions of one scope as a store to be searched, without the excluded ones."""
+        return ScopeSessions(self._sessions, scope, profile=profile, exclude=exclude)
 
     def close(self) -> None:
         """Close what is open; a later retrieve opens it again."""

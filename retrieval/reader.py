@@ -26,6 +26,7 @@ from pipeline.shards import Shards
 from retrieval.call_for_rebuild import have_rebuilt
 from retrieval.connections import Connections, IdleConnections
 from retrieval.fork_gate import ForkGate
+from retrieval.search.index import SearchIndex, State
 from retrieval.trace_search import Generation, Nearest, TraceSearch
 from retrieval.trace_times import TraceTimes
 
@@ -50,6 +51,7 @@ class ShardReader:
         self.trace_search = TraceSearch(shards.folder(scope), lambda: have_rebuilt(shards, scope))
         self.trace_times = TraceTimes()
         self.summary_cache = SummaryCache()
+        self.search_index = SearchIndex()
 
     @contextmanager
     def view(self, model_key: str) -> Iterator[View]:
@@ -74,6 +76,14 @@ class View:
         self.connection = connection
         self._model_key = model_key
         self._generation = generation
+
+    def words(self) -> State:
+        """Give what the shard holds of words and sessions; ask for it before anything else of the view.
+
+        Raises:
+            ShardError: the ledger is damaged.
+        """
+        return self._reader.search_index.up_to_date(self.connection)
 
     def nearest(
         self, query: Vectors, k: int, *, after_ms: int | None = None, before_ms: int | None = None
@@ -237,6 +247,22 @@ class ShardReaders:
             else:
                 with reader.view(model_key) as view:
                     yield view
+
+    @contextmanager
+    def words(self, scope: Scope) -> Iterator[tuple[apsw.Connection, State] | None]:
+        """Look at a scope's words and sessions as they are at one moment, without vectors; None when it is not there.
+
+        Raises:
+            ShardError: the ledger is damaged, unreadable or another scope's.
+            TransientError: the ledger is locked, or this process has too many files open.
+        """
+        with self.gate.passing():
+            reader = self._reader(scope)
+            if reader is None:
+                yield None
+            else:
+                with reader.connections.borrowed() as connection:
+                    yield connection, reader.search_index.up_to_date(connection)
 
     def close(self) -> None:
         """Close every shard; a later view opens it again."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
 
-from tests.small_pipeline import OTHER, SmallPipeline
+from pipeline.records import Turn
+from tests.small_pipeline import OTHER, SCOPE, SmallPipeline, story
 
 Damage = Callable[[SmallPipeline], None]
 SNAPSHOT, MANIFEST = "traces.1.faiss", "traces.manifest.json"
@@ -58,6 +60,13 @@ def damage_cache(pipeline: SmallPipeline) -> None:
     path.write_bytes(path.read_bytes().replace(b"river", b"brook").replace(b"harbour", b"seaport"))
 
 
+def lose_gap(pipeline: SmallPipeline) -> None:
+    """Edit a turn, and forget that its words are in a segment."""
+    turns = (event for event in story(SCOPE) if isinstance(event, Turn))
+    pipeline.publish([replace(next(turns), revision=1, event_id="edit")])
+    pipeline.sql("DELETE FROM word_gaps")
+
+
 def damage_registry(pipeline: SmallPipeline) -> None:
     pipeline.registry_path.write_bytes(b"\x00" * 9_000)
     for suffix in ("-wal", "-shm"):
@@ -74,6 +83,7 @@ FIRST = "WHERE trace_id = (SELECT min(trace_id) FROM traces)"
 S0 = "WHERE session_id = 's0'"
 NAN = "CAST(replace(hex(zeroblob(384)), '00', x'007e') AS BLOB)"
 OTHERS = "(SELECT vector FROM vectors WHERE trace_id = 3)"
+SHIFTED = "CAST(substr(holders, 3) || substr(holders, 1, 2) AS BLOB)"
 DAMAGES: dict[str, tuple[str, str, Damage]] = {
     "a chunk is gone": ("turns", "t5", sql("DELETE FROM traces WHERE ordinal = 1")),
     "all chunks of a turn are gone": ("turns", "without a chunk", sql(f"DELETE FROM traces {OF_ONE}")),
@@ -112,6 +122,26 @@ DAMAGES: dict[str, tuple[str, str, Damage]] = {
         "nothing",
         sql(f"UPDATE sessions SET state = 2 {S0}", f"DELETE FROM summaries {S0}"),
     ),
+    "a card counts wrong": ("cards", "'s0'", sql(f"UPDATE cards SET n_turns = 7 {S0}")),
+    "a card says nothing readable": ("cards", "'s0'", sql(f"UPDATE cards SET facts = '', pace = '' {S0}")),
+    "a card is gone": ("cards", "'s1'", sql("DELETE FROM cards WHERE session_id = 's1'")),
+    "a card of no session": ("cards", "'s9'", sql(f"UPDATE cards SET session_id = 's9' {S0}")),
+    "a card that readers would not see": ("cards", "'s0'", sql(f"UPDATE cards SET changed = changed + 99 {S0}")),
+    "a word of a segment is another": (
+        "words",
+        "offsets 1 to 16",
+        sql("UPDATE word_segments SET vocabulary = replace(CAST(vocabulary AS TEXT), 'river', 'rivet')"),
+    ),
+    "a word stands in another turn": ("words", "1 to 16", sql(f"UPDATE word_segments SET holders = {SHIFTED}")),
+    "a segment is cut": ("words", "1 to 16", sql("UPDATE word_segments SET turns = substr(turns, 1, 100)")),
+    "a segment misses turns": ("words", "3 to 16", sql("UPDATE word_segments SET above = 2")),
+    "a segment hides turns to come": ("words", "1 to 99", sql("UPDATE word_segments SET up_to = 99")),
+    "a turn that is there is noted as removed": (
+        "words",
+        "1 to 16",
+        sql("INSERT INTO word_gaps (turn_offset) VALUES (3)"),
+    ),
+    "a removed turn's words are not noted": ("words", "1 to 16", lose_gap),
     "events are not noted": ("events", "not noted", sql("DELETE FROM events")),
     "a claim of nobody": ("turns", "claimed by nobody", sql(f"UPDATE turns SET state = 1 {OF_ONE}")),
     "words skipped": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from unittest import mock
 
@@ -12,7 +13,7 @@ import apsw
 from celery import Celery
 
 from pipeline.embed.hashing import HashingEmbedder
-from pipeline.ledger import Ledger, events
+from pipeline.ledger import Ledger, events, word_segments
 from pipeline.records import Event, Scope, SessionClosed, Turn
 from pipeline.registry import Registry
 from pipeline.settings import EmbeddingSettings, IndexSettings, RedisSettings, Settings, SummarySettings
@@ -65,6 +66,12 @@ class SmallPipeline:
         with closing(Registry(self.settings.data_dir)) as registry:
             registry.mark([published[0].scope.key], now_ms=worker.now_ms())
 
+    def seal(self) -> None:
+        """Put the words of all turns into segments, as when there are many."""
+        for scope in (SCOPE, OTHER):
+            with closing(open_ledger(self.shards, scope)) as ledger, ledger.write() as connection:
+                word_segments.seal_when_due(connection, 0, seal_turns=1)
+
     def work(self) -> None:
         """Do what the doorbells and the sweeper would have done by now, and no more."""
         with mock.patch.object(worker, "embedder_of", return_value=_embedder()):  # loading one takes longest
@@ -86,13 +93,14 @@ class SmallPipeline:
         """What a bot is told, all of it: which of two equals comes first depends on ids."""
         asked = {"recall_top_k": 50, "chunks_per_session": 50}
         with closing(open_memory(settings=self.settings, embedder=_embedder(), clock=lambda: NOW_MS)) as memory:
-            return [
-                sorted(
-                    (hit.session_id, hit.text, round(hit.score, 5)) for hit in memory.retrieve(q, scope, **asked).hits
-                )
-                for q in QUESTIONS
-                for scope in (SCOPE, OTHER)
-            ]
+            found = []
+            for q, scope in product(QUESTIONS, (SCOPE, OTHER)):
+                hits = memory.retrieve(q, scope, **asked).hits
+                found.append(sorted((hit.session_id, hit.text, round(hit.score, 5)) for hit in hits))
+                sessions = memory.search(q, scope, profile="keyword")
+                found.append([(hit.session_id, hit.snippet, hit.score) for hit in sessions])
+            recent = [memory.recent(scope) for scope in (SCOPE, OTHER)]
+            return found + [[(row.session_id, row.title, row.message_count) for row in rows] for rows in recent]
 
     def open(self) -> Ledger:
         """Open the ledger of the scope that is damaged."""

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from pipeline.errors import ConfigError
-from pipeline.importers import Imported, Malformed, reader
+from pipeline.importers import FOLDERS, Imported, Malformed, reader
 from pipeline.publish import Publisher
 from pipeline.records import Scope
 from pipeline.shards import make_private_folder
@@ -51,7 +51,7 @@ class Backfill:
         """Publish one file from where the last run stopped.
 
         Args:
-            path: the transcript.
+            path: the transcript; a folder of them where the format has one file for each session.
             form: its format.
             scope: where its turns belong, for formats that do not say.
             restart: begin at the start even if an earlier run was cut off.
@@ -62,7 +62,7 @@ class Backfill:
             Backpressure: ingest made no room in time; run it again to go on.
             PublishError: the server is lost; run it again to go on.
         """
-        if not path.is_file():
+        if not path.is_file() and not (path.is_dir() and form in FOLDERS):
             raise ConfigError(f"{path} is no file that can be read")
         note = _Note(self._folder, path, form, scope)
         start = 0 if restart else note.read()

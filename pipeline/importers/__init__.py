@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pipeline.errors import ConfigError
-from pipeline.importers import events, locomo, openai
+from pipeline.importers import events, locomo, openai, praisonai
 from pipeline.importers.source import Imported, Malformed
 from pipeline.records import Scope
 
-__all__ = ["FORMATS", "Imported", "Malformed", "Reader", "reader"]
+__all__ = ["FOLDERS", "FORMATS", "Imported", "Malformed", "Reader", "reader"]
 
 
 class Reader(Protocol):
@@ -26,8 +26,11 @@ _READERS: Final[dict[str, Reader]] = {
     events.FORMAT: events.read,
     locomo.FORMAT: locomo.read,
     openai.FORMAT: openai.read,
+    praisonai.FORMAT: praisonai.read,
 }
 FORMATS: Final = tuple(_READERS)
+FOLDERS: Final = frozenset({praisonai.FORMAT})
+"""Formats that keep each session in a file of its own, so that a folder of them may be named."""
 
 
 def reader(form: str) -> Reader:

@@ -154,7 +154,7 @@ def _turn(session: _Session, number: int, fields: Any) -> Turn:
         turn_id=dia_id,
         index=number,
         speaker=speaker,
-        metadata={"source": FORMAT},
+        metadata={"source": FORMAT, "time_from": "session"},
     )
 
 

@@ -4,8 +4,9 @@ A file is a JSON array of them, JSON lines, or a single one. Each message become
 after the last one the session is closed.
 
 Time: a message's own ``created_at`` or ``timestamp``; else one second after the message before it; else the session's
-``created_at``; else the file's modification time, which at least is no earlier than the chat (such turns carry
-``"time_from": "file"`` in their metadata). Ids do not depend on time, so importing a touched copy adds nothing.
+``created_at``; else the file's modification time, which at least is no earlier than the chat. Turns without any time
+of their own carry ``"time_from": "session"`` or ``"file"`` in their metadata. Ids do not depend on time, so importing
+a touched copy adds nothing.
 
 A session without an id gets one derived from its position and its messages.
 """
@@ -125,7 +126,7 @@ def _turn(session: _Session, number: int, message: Any, time_ms: int, time_from:
         raise PoisonError("is no text", field="name")
     content, others = _content(message.get("content"))
     metadata = {"source": FORMAT, **_noted(message, others)}
-    if time_from == "file":
+    if time_from != "message":
         metadata["time_from"] = time_from
     return Turn(
         scope=session.scope,

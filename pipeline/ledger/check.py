@@ -20,7 +20,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.ledger import events, reads
+from pipeline.ledger import cards, events, reads, word_segments
 from pipeline.ledger.connection import read_meta
 from pipeline.ledger.forgetting import PURGE_DUE
 from pipeline.records import SESSION_TAG_PREFIX
@@ -70,7 +70,7 @@ def structure(connection: apsw.Connection) -> list[Fault]:
 
 
 def contents(connection: apsw.Connection) -> Iterator[Fault]:
-    """Compare turns, events, chunks, vectors, full text, sessions and summaries with each other."""
+    """Compare turns, events, chunks, vectors, full text, sessions, cards, words and summaries with each other."""
     yield from _meta_faults(connection)
     for rule in (*_ROWS, *_UNREPAIRABLE):
         found = [str(row[0]) for row in connection.execute(rule.places)]
@@ -84,6 +84,12 @@ def contents(connection: apsw.Connection) -> Iterator[Fault]:
     summaries = damaged_summaries(connection)
     for reason, ids in _by_reason(summaries).items():
         yield Fault("summaries", f"{reason}: {_some(f'session {session_id!r}' for session_id in ids)}", MADE_AGAIN)
+    if found := cards.wrong(connection):
+        places = _some(f"session {session_id!r}" for session_id in found)
+        yield Fault("cards", f"cards that do not tell what their session's turns do: {places}", MADE_AGAIN)
+    elif runs := word_segments.wrong_runs(connection):
+        places = _some(f"turn offsets {above + 1} to {up_to}" for above, up_to in runs)
+        yield Fault("words", f"segments that do not hold the words of their turns: {places}", MADE_AGAIN)
 
 
 def unfinished(connection: apsw.Connection) -> Iterator[Fault]:

@@ -19,6 +19,7 @@ from typing import Any
 import apsw
 
 from pipeline.crash_points import CrashPoint, passing
+from pipeline.ledger.cards import CardWriter
 from pipeline.ledger.forgetting import PURGE_DUE, Forgetter, event_digest, remove_turns
 from pipeline.ledger.ledger import Ledger
 from pipeline.records import SESSION_TAG_PREFIX, Event, SessionClosed, Turn
@@ -69,7 +70,8 @@ class _Batch:
         self._db = connection
         self._now_ms = now_ms
         self._changed_sessions: set[str] = set()
-        self._forgetter = Forgetter(connection, now_ms)
+        self._cards = CardWriter(connection)
+        self._forgetter = Forgetter(connection, self._cards, now_ms)
 
     def apply(self, events: Sequence[Event]) -> list[Outcome]:
         """Apply events in order. Digests fall anywhere in their table: they are looked up and written together."""
@@ -96,6 +98,7 @@ class _Batch:
             [(session_id, self._now_ms) for session_id in changed],
         )
         self._forgetter.finish()
+        self._cards.finish()
 
     def _apply(self, event: Event) -> Outcome:
         if self._is_forgotten(event):
@@ -123,8 +126,9 @@ class _Batch:
             if (turn.revision, turn.timestamp_ms, turn.event_id) <= tuple(rank):
                 self._db.execute("UPDATE turns SET first_ms = ? WHERE turn_offset = ?", (first_ms, turn_offset))
                 return Outcome.SUPERSEDED
-            remove_turns(self._db, "turn_offset = ?", (turn_offset,))
+            remove_turns(self._db, self._cards, "turn_offset = ?", (turn_offset,))
         self._db.execute(_INSERT_TURN, (*_turn_row(turn), first_ms))
+        self._cards.added(turn)
         self._changed_sessions.add(turn.session_id)
         return Outcome.APPLIED if known is None else Outcome.EDITED
 
@@ -168,8 +172,7 @@ def _turn_row(turn: Turn) -> tuple[str | int | None, ...]:
     )
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode  # kept: making one costs
 
 
 def _blobs(values: Sequence[bytes]) -> apsw.CArrayBinding:

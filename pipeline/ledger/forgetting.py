@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import apsw
 
+from pipeline.ledger.cards import CardWriter
 from pipeline.ledger.connection import read_meta
 from pipeline.records import ScopeDeleted, SessionClosed, SessionDeleted, Turn, TurnDeleted
 
@@ -80,8 +81,9 @@ class Forgotten:
 class Forgetter:
     """Forgets within one transaction; `finish` must be called before its end."""
 
-    def __init__(self, connection: apsw.Connection, now_ms: int) -> None:
+    def __init__(self, connection: apsw.Connection, cards: CardWriter, now_ms: int) -> None:
         self._db = connection
+        self._cards = cards
         self._now_ms = now_ms
         self._has_tombstones = connection.execute("SELECT 1 FROM tombstones LIMIT 1").fetchone() is not None
         self._purges_files = self._purges_stream = False
@@ -141,7 +143,9 @@ class Forgetter:
         was_forgotten = self._is_buried(_session_target(session_id)) or self._is_buried(target)
         if not self._is_buried(_session_target(session_id)):
             self._bury(target, _FOR_GOOD)
-        n_turns, n_chunks = remove_turns(self._db, "session_id = ? AND turn_id = ?", (session_id, turn_id))
+        n_turns, n_chunks = remove_turns(
+            self._db, self._cards, "session_id = ? AND turn_id = ?", (session_id, turn_id)
+        )
         if not n_turns:
             return False, was_forgotten, 0, 0, 0, 0
         n_sessions = 0 if self._has_anything_of(session_id) else 1
@@ -160,7 +164,7 @@ class Forgetter:
         was_forgotten = self._is_buried(target)
         self._bury(target, _FOR_GOOD)
         self._db.execute("DELETE FROM tombstones WHERE target GLOB ?", (f"{target}/*",))  # the session's covers them
-        n_turns, n_chunks = remove_turns(self._db, "session_id = ?", (session_id,))
+        n_turns, n_chunks = remove_turns(self._db, self._cards, "session_id = ?", (session_id,))
         self._db.execute("DELETE FROM vacated WHERE session_id = ?", (session_id,))
         self._db.execute("UPDATE sessions SET closed_ms = NULL WHERE session_id = ?", (session_id,))
         n_summaries = self._bereave([session_id])
@@ -173,7 +177,7 @@ class Forgetter:
         old = "SELECT session_id, turn_id FROM turns WHERE first_ms <= ?"
         for session_id, turn_id in self._db.execute(old, (until_ms,)).fetchall():
             self._bury(_turn_target(str(session_id), str(turn_id)), _FOR_GOOD)
-        n_turns, n_chunks = remove_turns(self._db, "first_ms <= ?", (until_ms,))
+        n_turns, n_chunks = remove_turns(self._db, self._cards, "first_ms <= ?", (until_ms,))
         self._db.execute("DELETE FROM vacated WHERE first_ms <= ?", (until_ms,))
         self._db.execute(
             "UPDATE sessions SET closed = 0, closed_ms = NULL, platform_summary = NULL WHERE closed_ms <= ?",
@@ -223,8 +227,14 @@ def is_forgotten(connection: apsw.Connection, session_id: str | None, turn_id: s
     )
 
 
-def remove_turns(connection: apsw.Connection, condition: str, values: tuple[str | int, ...]) -> tuple[int, int]:
+def remove_turns(
+    connection: apsw.Connection, cards: CardWriter, condition: str, values: tuple[str | int, ...]
+) -> tuple[int, int]:
     """Remove turns with all that was made of them; gives how many turns and chunks there were."""
+    gone: Any = connection.execute(f"SELECT turn_offset, session_id FROM turns WHERE {condition}", values).fetchall()
+    if not gone:
+        return 0, 0
+    cards.removing(gone)
     offsets = f"SELECT turn_offset FROM turns WHERE {condition}"
     remove_of_traces(connection, f"SELECT trace_id FROM traces WHERE turn_offset IN ({offsets})", values)
     n_removed = []

@@ -17,8 +17,7 @@ UNSPACED: Final = (
     "\uac00-\ud7af"  # Hangul
     "]"
 )
-"""A character of such a script, as a regular expression."""
-
+"""A character of a script that is written without spaces, as a regular expression."""
 _UNSPACED: Final = re.compile(UNSPACED)
 
 

@@ -1,4 +1,4 @@
-"""Making again what a ledger's turns are enough for: chunks, vectors, full text, session rows, summaries.
+"""Making again what a ledger's turns are enough for: chunks, vectors, full text, session rows, cards, summaries.
 
 One transaction, so readers see the ledger as it was or mended, and a kill changes nothing. Nothing is embedded or
 summarised here: turns become pending, sessions due, and the workers do what they always do. Mending what is whole
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import ShardError
-from pipeline.ledger import check, reads
+from pipeline.ledger import cards, check, reads, word_segments
 from pipeline.ledger.forgetting import OF_TRACES, event_digest, remove_of_traces
 from pipeline.ledger.fulltext import index_form
 from pipeline.ledger.ledger import Ledger
@@ -87,6 +87,7 @@ def mend_rows(
             *_add_sessions(connection),
         ]
         done += _make_due(connection, {*check.damaged_summaries(connection), *wrong_summaries(connection)})
+        done += _tell_again(connection)
         if not was_right:
             done.append(f"full text filled anew with {_fill_fulltext(connection)} turns")
     return done
@@ -181,6 +182,18 @@ def _make_due(connection: apsw.Connection, session_ids: Collection[str]) -> list
         rows,
     )
     return [f"{len(session_ids)} sessions to be summarised again"]
+
+
+def _tell_again(connection: apsw.Connection) -> list[str]:
+    """Have cards and word segments say what the turns do."""
+    done = []
+    if wrong := cards.wrong(connection):
+        cards.make_right(connection, wrong)
+        done.append(f"{len(wrong)} cards of sessions told again")
+    if runs := word_segments.wrong_runs(connection):
+        word_segments.build_anew(connection)
+        done.append(f"word segments built anew, {len(runs)} of which were wrong")
+    return done
 
 
 def _fill_fulltext(connection: apsw.Connection) -> int:

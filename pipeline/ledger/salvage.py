@@ -217,7 +217,7 @@ def _copy_rows(source: apsw.Connection, target: apsw.Connection, now_ms: int) ->
     n_unreadable += target.changes()
     note_forgettings(target, now_ms)
     target.execute("UPDATE turns SET state = 0, attempts = 0, claimed_by = NULL WHERE state IN (1, 2)")
-    for table in ("turns", "traces", "summaries"):
+    for table in ("turns", "traces", "summaries", "cards", "word_segments", "word_gaps"):
         _go_on_counting(source, target, table)
     counted: Any = target.execute("SELECT count(*) FROM turns").fetchone()
     return int(counted[0]), n_unreadable

@@ -16,6 +16,9 @@
 | vocabulary | word of the full text, with the number of its turns; only a view of it | term |
 | sessions | session, and whether its summary is due; `version` counts its changes | session_id |
 | summaries | summarised session: text, digest of what was summarised, embedding | summary_id |
+| cards | session that has turns: what a list of sessions shows and ranks by; `changed` only grows | session_no |
+| word_segments | run of turns: which words they hold, and where (see `word_segments`) | segment_id |
+| word_gaps | turn removed after its words went into a segment | gap_id |
 
 A turn's `first_ms` is the least timestamp of all its revisions, kept or not: what a deleted scope forgets by.
 `vacated` keeps its turn's `first_ms` for the same reason.
@@ -31,7 +34,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 
 class TurnState(IntEnum):
@@ -113,4 +116,19 @@ CREATE TABLE summaries (
   summarised_ms INTEGER NOT NULL, tokens_in INTEGER NOT NULL DEFAULT 0, tokens_out INTEGER NOT NULL DEFAULT 0,
   vector BLOB NOT NULL
 );
+CREATE TABLE cards (
+  session_no INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL UNIQUE, changed INTEGER NOT NULL,
+  n_turns INTEGER NOT NULL, first_ms INTEGER NOT NULL,
+  last_ms INTEGER NOT NULL, last_index INTEGER NOT NULL, last_turn_id TEXT NOT NULL,
+  opening TEXT NOT NULL, facts TEXT NOT NULL, pace TEXT NOT NULL, is_automated INTEGER NOT NULL
+);
+CREATE INDEX cards_by_change ON cards (changed);
+CREATE INDEX cards_newest_first ON cards (is_automated, last_ms DESC, session_id);
+CREATE TABLE word_segments (
+  segment_id INTEGER PRIMARY KEY AUTOINCREMENT, above INTEGER NOT NULL, up_to INTEGER NOT NULL UNIQUE,
+  is_merged INTEGER NOT NULL,
+  turns BLOB NOT NULL, roles TEXT NOT NULL, vocabulary BLOB NOT NULL, starts BLOB NOT NULL,
+  holders BLOB NOT NULL, places BLOB NOT NULL
+);
+CREATE TABLE word_gaps (gap_id INTEGER PRIMARY KEY AUTOINCREMENT, turn_offset INTEGER NOT NULL UNIQUE);
 {ADDITIONS}"""

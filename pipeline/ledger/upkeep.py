@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.crash_points import CrashPoint, passing
+from pipeline.ledger import word_segments
 from pipeline.ledger.connection import read_meta
 from pipeline.ledger.forgetting import (
     LAST_PURGE,
@@ -133,6 +134,7 @@ def purge_ledger(ledger: Ledger) -> None:
     """
     with ledger.write() as connection:
         connection.execute("INSERT INTO fulltext (fulltext) VALUES ('optimize')")
+        word_segments.close_gaps(connection)
     ledger.rewrite()
     passing(CrashPoint.BEFORE_CHECKPOINT)
     ledger.truncate_wal()

@@ -31,6 +31,10 @@ _PARTS = {
         " (SELECT turn_offset FROM turns WHERE state = 2)"
     ),
     "sessions": "SELECT session_id, closed, platform_summary, closed_ms, state FROM sessions ORDER BY 1",
+    "cards": (
+        "SELECT session_id, n_turns, first_ms, last_ms, last_index, last_turn_id, opening, facts, pace, is_automated"
+        " FROM cards ORDER BY 1"
+    ),
     "summaries": "SELECT session_id, text, digest, model_id, session_date, vector FROM summaries ORDER BY 1",
 }
 

@@ -133,6 +133,10 @@ def state(ledger: Ledger) -> dict[str, str]:
                 for word in WORDS
             ],
             "sessions": asked("SELECT session_id, closed, platform_summary, state FROM sessions ORDER BY 1"),
+            "cards": asked(
+                "SELECT session_id, n_turns, first_ms, last_ms, last_index, last_turn_id, opening, facts, pace,"
+                " is_automated FROM cards ORDER BY 1"
+            ),
             "summaries": asked("SELECT session_id, text, digest, session_date, vector FROM summaries ORDER BY 1"),
         }
     names = [str(row[0]) for row in parts["sessions"]]

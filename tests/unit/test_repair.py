@@ -27,6 +27,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     folder.mkdir(mode=0o700)
     pipeline = SmallPipeline(folder)
     pipeline.publish([*story(SCOPE), *story(OTHER)])
+    pipeline.seal()
     pipeline.work()
     return Filled(folder, pipeline.answers())
 

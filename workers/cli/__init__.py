@@ -1,10 +1,13 @@
-"""The `turnstream` command: feed puts events in, operate runs and looks after the pipeline, ask reads, demo shows."""
+"""The `turnstream` command.
+
+feed puts events in, operate runs and looks after the pipeline, ask and past read, demo shows.
+"""
 
 from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, demo, evaluate, examine, feed, forget, operate
+from workers.cli import ask, common, demo, evaluate, examine, feed, forget, operate, past
 
 app = typer.Typer(
     name="turnstream",
@@ -22,6 +25,9 @@ for verb in (
     operate.wait,
     ask.retrieve,
     evaluate.evaluate,
+    past.search,
+    past.window,
+    past.recent,
     operate.stats,
     forget.forget,
     operate.settings,

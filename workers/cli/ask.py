@@ -1,4 +1,4 @@
-"""Verbs that read memory: retrieve. Besides `demo` the only one in `workers` that imports `retrieval`."""
+"""Verbs that read memory: retrieve."""
 
 from __future__ import annotations
 

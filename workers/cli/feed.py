@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pipeline import contract
 from pipeline.errors import ConfigError, PoisonError
-from pipeline.importers import FORMATS
+from pipeline.importers import FOLDERS, FORMATS
 from pipeline.publish import Publisher
 from pipeline.records import Event
 from pipeline.settings import Settings
@@ -47,7 +47,7 @@ def publish(
 
 
 def backfill(
-    files: Annotated[list[Path], typer.Argument(help="Transcript files.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(help="Transcript files, or folders of them.", show_default=False)],
     form: Annotated[str, typer.Option("--format", help=f"One of: {', '.join(FORMATS)}.")],
     scope: common.OptionalScopeKey = None,
     patience: Annotated[float, typer.Option(min=0, help="Seconds to wait for ingest to catch up.")] = 600.0,
@@ -59,7 +59,7 @@ def backfill(
     """Publish years of transcripts; resumable after a kill, and idempotent when repeated."""
     settings = common.settings_of(data_dir, redis_url)
     where = None if scope is None else common.scope_of(scope)
-    missing = [str(path) for path in files if not path.is_file()]
+    missing = [str(path) for path in files if not path.is_file() and not (path.is_dir() and form in FOLDERS)]
     if missing:
         raise ConfigError(f"no such file: {', '.join(missing)}")
     reports: dict[str, Report] = {}
@@ -72,9 +72,18 @@ def backfill(
     _report(reports, as_json=as_json)
 
 
-def schema() -> None:
-    """Print the JSON Schema of events."""
-    common.print_json(contract.json_schema())
+def schema(
+    tool: Annotated[str | None, typer.Option(help="Print a tool's instead, for OpenAI function calling.")] = None,
+) -> None:
+    """Print the JSON Schema of events, or of a tool."""
+    if tool is None:
+        common.print_json(contract.json_schema())
+        return
+    from retrieval.search.tool import TOOL, tool_schema  # noqa: PLC0415 - whoever publishes loads no reader
+
+    if tool != TOOL:
+        raise ConfigError(f"there is no tool {tool!r}; the one there is: {TOOL}")
+    common.print_json(tool_schema())
 
 
 def publisher_of(settings: Settings, *, backlog_wait_s: float = 30.0) -> Publisher:
