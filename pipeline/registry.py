@@ -334,12 +334,11 @@ class Registry:
         self._change((statement, rows))
 
     def _change(self, *changes: tuple[str, Sequence[tuple[Any, ...]]]) -> None:
-        """Run statements with their rows, all in one transaction."""
         if not any(rows for _, rows in changes):
             return
         with self._lock:
             try:
-                self._db.execute("BEGIN IMMEDIATE")
+                self._db.execute("BEGIN IMMEDIATE")  # all changes or none
                 try:
                     for statement, rows in changes:
                         self._db.executemany(statement, rows)

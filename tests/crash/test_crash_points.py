@@ -21,6 +21,7 @@ from pipeline import contract
 from pipeline.crash_points import CrashPoint
 from pipeline.embed.hashing import HashingEmbedder
 from pipeline.records import Event, Scope, SessionClosed, Turn, TurnDeleted
+from pipeline.registry import Registry
 from pipeline.stream import connect
 from retrieval import open_memory
 from tests.conftest import RunningServer, StartServer
@@ -112,7 +113,7 @@ class Lane:
         is_due = crash_at is not None
         for number in range(1, N_ROUNDS + 1):
             deadline = time.monotonic() + DONE_WITHIN_S
-            while self.progress.state().is_waiting:
+            while self.progress.state().is_waiting or (is_due and self.has_unpublished()):
                 if is_due and (code := running[kind].exitcode) is not None:
                     assert code == -signal.SIGKILL
                     running[kind], is_due = start[kind](plain), False
@@ -134,6 +135,11 @@ class Lane:
             client.xreadgroup(OTHER_GROUP, "c", {self.stream.name: ">"})
             client.xack(self.stream.name, OTHER_GROUP, *ids)
             self.n_published += len(ids)
+
+    def has_unpublished(self) -> bool:
+        """Tell whether a scope was rung for: it is not again before it is published, and no ring is no passing."""
+        with closing(Registry(self.folder, create=False)) as registry:
+            return registry.waiting().snapshots > 0
 
     def is_publishing(self) -> bool:
         """Tell whether a file is half written; those that a kill left are removed by the next writer."""
