@@ -16,9 +16,10 @@ _log = structlog.get_logger()
 class _WithoutQuotes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
-        facts = {"library": record.name, "template": str(record.msg).partition("\n")[0]} if record.args else {}
         kind = record.exc_info[0] if record.exc_info else None
-        facts |= {"library": record.name, "error": kind.__name__ if kind else ""}
+        facts = {"library": record.name, "error": kind.__name__ if kind else ""}
+        if record.args:
+            facts["template"] = str(record.msg).partition("\n")[0]
         if record.levelno >= logging.ERROR:
             _log.error("library.reported", **facts)
         else:

@@ -2,6 +2,10 @@
 
 Why: SQLite's own ``synchronous=FULL`` waits for the disk at each commit, and a batch of a busy platform commits to a
 thousand ledgers. ``synchronous=NORMAL`` keeps each of them consistent; only this flush decides whether they last.
+
+Why only the WAL and the folders: what is in the main file was flushed by SQLite, or by `pipeline.database`. And to
+close any descriptor of the main file drops this process's locks on it (POSIX), SQLite's included: the next program to
+look in would take itself for the last user, and remove the WAL under us.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ def flush(ledgers: Sequence[Ledger]) -> None:
 def _flush_one(ledger: Ledger) -> None:
     paths = [ledger.path.with_name(ledger.path.name + "-wal")]
     if not ledger.has_entry_on_disk:
-        paths += [ledger.path, *list(ledger.path.parents)[:4]]
+        paths += list(ledger.path.parents)[:4]
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -80,7 +80,8 @@ class _Batch:
         outcomes, fresh = [], []
         for digest, event in zip(digests, events, strict=True):
             if digest in known:
-                self._is_forgotten(event)  # a replay brought it into the stream again
+                if self._forgetter.has_forgotten(event):  # a replay brought it into the stream again
+                    self._forgetter.refuse(event)
                 outcomes.append(Outcome.DUPLICATE)
                 continue
             known.add(digest)
@@ -101,7 +102,8 @@ class _Batch:
         self._cards.finish()
 
     def _apply(self, event: Event) -> Outcome:
-        if self._is_forgotten(event):
+        if self._forgetter.has_forgotten(event):
+            self._forgetter.refuse(event)
             return Outcome.FORGOTTEN
         if isinstance(event, Turn):
             return self._turn(event)
@@ -109,9 +111,6 @@ class _Batch:
             return self._session_closed(event)
         self._forgetter.forget(event)
         return Outcome.APPLIED
-
-    def _is_forgotten(self, event: Event) -> bool:
-        return isinstance(event, Turn | SessionClosed) and self._forgetter.refuses(event)
 
     def _turn(self, turn: Turn) -> Outcome:
         known: Any = self._db.execute(

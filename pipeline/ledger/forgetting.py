@@ -22,13 +22,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import apsw
 
 from pipeline.ledger.cards import CardWriter
 from pipeline.ledger.connection import read_meta
-from pipeline.records import ScopeDeleted, SessionClosed, SessionDeleted, Turn, TurnDeleted
+from pipeline.records import Event, ScopeDeleted, SessionClosed, SessionDeleted, Turn, TurnDeleted
 
 PURGE_DUE = "purge_due"
 PURGED_LEDGER = "purged_ledger"
@@ -109,21 +109,23 @@ class Forgetter:
             (event_digest(event.event_id), target, *removed),
         )
 
-    def refuses(self, event: Turn | SessionClosed) -> bool:
-        """Tell whether what an event would add was forgotten; if so, see to it that nothing of it stays anywhere."""
+    def has_forgotten(self, event: Event) -> TypeGuard[Turn | SessionClosed]:
+        """Tell whether what an event would add was forgotten; a deletion adds nothing."""
+        if not self._has_tombstones or not isinstance(event, Turn | SessionClosed):  # the common case costs nothing
+            return False
         turn_id = event.turn_id if isinstance(event, Turn) else None
-        if not self._has_tombstones:  # the common case costs nothing
-            return False
-        if not is_forgotten(self._db, event.session_id, turn_id, event.timestamp_ms):
-            return False
+        return is_forgotten(self._db, event.session_id, turn_id, event.timestamp_ms)
+
+    def refuse(self, event: Turn | SessionClosed) -> None:
+        """See to it that nothing stays anywhere of an event whose like was forgotten."""
         self._purges_stream = True
-        if isinstance(event, Turn):
-            if not is_forgotten(self._db, event.session_id, None, event.timestamp_ms):  # its session lives on
-                values = (event.session_id, event.index, event.timestamp_ms)
-                self._db.execute(f"{_VACATE} VALUES (?, ?, ?) {_VACATED_BEFORE}", values)
-            n_turns = self._forget_turn(event.session_id, event.turn_id)[2]  # another revision may have come first
-            self._purges_files |= n_turns > 0
-        return True
+        if isinstance(event, SessionClosed):
+            return
+        if not is_forgotten(self._db, event.session_id, None, event.timestamp_ms):  # its session lives on
+            values = (event.session_id, event.index, event.timestamp_ms)
+            self._db.execute(f"{_VACATE} VALUES (?, ?, ?) {_VACATED_BEFORE}", values)
+        n_turns = self._forget_turn(event.session_id, event.turn_id)[2]  # another revision may have come first
+        self._purges_files |= n_turns > 0
 
     def finish(self) -> None:
         """Remove the sessions of which nothing is left, and note what is to be purged."""

@@ -1,8 +1,7 @@
-"""The stream of turns as one reader and its publishers see it; see the package for the key schema."""
+"""The stream of turns as one reader and its publishers change it; see the package for the key schema."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -10,47 +9,37 @@ from typing import Any, Final, TypeVar
 import redis
 from redis import exceptions as redis_errors
 
-from pipeline.errors import ConfigError
 from pipeline.stream import scripts
 from pipeline.stream.connection import address, translate, translated
-from pipeline.stream.entries import Backlog, Claim, DeadLetter, Entry, parsed_id
+from pipeline.stream.entries import Claim, DeadLetter, Entry
+from pipeline.stream.stream_view import FIELD, StreamView, checked, entry_of, text
 
-FIELD: Final = b"event"
 _AT_ONCE: Final = 64
 """Letters in one script: each may hold megabytes, and the server does nothing else meanwhile."""
-_COUNTED_AT_ONCE: Final = 1_000
-_LOOKED_AT_ONCE: Final = 16
 _ACKED_AT_ONCE: Final = 5_000
 """The server does nothing else for some ten milliseconds."""
-_LOOKED_AT_AT_ONCE: Final = 100
 _PASSED_AT_ONCE: Final = 500
 """Pending entries in one script that looks for strays: some milliseconds."""
 _STRAY_CALLS: Final = 20
 """A walk past a hundred thousand pending entries is spread over several calls."""
-_ENTRY_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 T = TypeVar("T")
 
 
-class TurnStream:
+class TurnStream(StreamView):
     """The stream ``name``, read through ``group``, with its dead letters in ``dead_name``.
 
     A missing group is made again from the first entry on. Every method raises what `translated` lists.
     """
 
     def __init__(self, client: redis.Redis, *, name: str, dead_name: str, group: str) -> None:
-        self.client: Any = client  # the library's types cover its asyncio half too and fit neither
-        self.name = name
-        self.dead_name = dead_name
-        self.group = group
+        super().__init__(client, name=name, dead_name=dead_name, group=group)
         self._ack = client.register_script(scripts.ACK)
         self._take_up = client.register_script(scripts.TAKE_UP)
         self._dead_letter = client.register_script(scripts.DEAD_LETTER)
         self._replay = client.register_script(scripts.REPLAY)
         self._trim = client.register_script(scripts.TRIM)
         self._remove_idle = client.register_script(scripts.REMOVE_IDLE_CONSUMERS)
-        self._count_after = client.register_script(scripts.COUNT_AFTER)
-        self._ends = client.register_script(scripts.ENDS)
         self._strays_from = "-"
 
     # publishing
@@ -58,7 +47,7 @@ class TurnStream:
     def append(self, raw: bytes) -> str:
         """Add one event; as durable on return as the server's ``appendfsync`` makes it. Gives the entry id."""
         with translated(self.client):
-            return _text(self.client.xadd(self.name, {FIELD: raw}))
+            return text(self.client.xadd(self.name, {FIELD: raw}))
 
     def append_many(self, raws: Sequence[bytes]) -> list[str]:
         """Add events in order, in one round trip; on an error any part of them may be in the stream."""
@@ -69,7 +58,7 @@ class TurnStream:
         for reply in replies:
             if isinstance(reply, redis_errors.RedisError):
                 raise translate(reply, address(self.client)) from reply
-        return [_text(reply) for reply in replies]
+        return [text(reply) for reply in replies]
 
     # reading
 
@@ -104,9 +93,9 @@ class TurnStream:
             reply = self._in_group(
                 self.client.xautoclaim, self.name, self.group, consumer, min_idle_ms, start_id=cursor, count=wanted
             )
-            cursor = _text(reply[0])
-            entries += [_entry(*item) for item in reply[1] if item[0] is not None]
-            deleted += [_text(item) for item in reply[2]]
+            cursor = text(reply[0])
+            entries += [entry_of(*item) for item in reply[1] if item[0] is not None]
+            deleted += [text(item) for item in reply[2]]
             if cursor == "0-0" or len(entries) >= count:  # the server looks at ten times count, then stops
                 return Claim(entries, deleted)
 
@@ -119,10 +108,10 @@ class TurnStream:
         for _ in range(_STRAY_CALLS):
             arguments = [self.group, consumer, count, self._strays_from, _PASSED_AT_ONCE]
             start, taken = self._in_group(self._take_up, [self.name], arguments)
-            self._strays_from = _text(start)
+            self._strays_from = text(start)
             if taken or self._strays_from == "-":
                 break
-        return [_entry(id_, dict(zip(fields[::2], fields[1::2], strict=True))) for id_, fields in taken]
+        return [entry_of(id_, dict(zip(fields[::2], fields[1::2], strict=True))) for id_, fields in taken]
 
     def ack(self, ids: Sequence[str]) -> int:
         """Mark entries as done; what is to be kept of them must be durable before. Gives how many were pending.
@@ -150,27 +139,12 @@ class TurnStream:
             n_done += self._in_group(self._dead_letter, [self.name, self.dead_name], arguments)
         return n_done
 
-    def dead_letters(self, *, start: str = "-", count: int = 100) -> list[DeadLetter]:
-        """List dead letters, oldest first, from the id ``start`` on; "(" before the id leaves that one out."""
-        with translated(self.client):
-            found = self.client.xrange(self.dead_name, start if start == "-" else _checked(start), "+", count=count)
-        return [
-            DeadLetter(
-                entry_id=_text(fields.get(b"entry_id", b"")),
-                raw=fields.get(FIELD),
-                reason=_text(fields.get(b"reason", b"")),
-                field=_text(fields.get(b"field", b"")),
-                id=_text(id_),
-            )
-            for id_, fields in found
-        ]
-
     def drop(self, ids: Sequence[str]) -> int:
         """Delete dead letters for good; gives how many there were."""
         if not ids:
             return 0
         with translated(self.client):
-            return int(self.client.xdel(self.dead_name, *map(_checked, ids)))
+            return int(self.client.xdel(self.dead_name, *map(checked, ids)))
 
     def replay(self, ids: Iterable[str]) -> list[str]:
         """Move dead letters back to the stream's end, their bytes unchanged; gives the new entry ids.
@@ -179,62 +153,11 @@ class TurnStream:
         """
         added = list[str]()
         with translated(self.client):
-            for some in _sliced(map(_checked, ids), _AT_ONCE):
-                added += map(_text, self._replay([self.name, self.dead_name], some))
+            for some in _sliced(map(checked, ids), _AT_ONCE):
+                added += map(text, self._replay([self.name, self.dead_name], some))
         return added
 
     # upkeep
-
-    def backlog(self) -> Backlog:
-        """Measure how far behind the group is; makes nothing."""
-        with translated(self.client):
-            length, groups = int(self.client.xlen(self.name)), self._groups()
-            group = groups.get(self.group)
-            pending, undelivered = int(group["pending"]) if group else 0, self._undelivered(group, length)
-            return Backlog(
-                length=length,
-                undelivered=undelivered,
-                pending=pending,
-                stray=max(0, length - undelivered - pending) if len(groups) == 1 else 0,
-                oldest_pending_ms=self._oldest_pending_ms() if pending else 0,
-                dead=int(self.client.xlen(self.dead_name)),
-            )
-
-    def pages(self) -> Iterator[tuple[list[Entry], list[Entry]]]:
-        """Yield all entries, some at a time: those read and not pending any more, and those still to be acked.
-
-        Takes nothing. An entry among the first was acked before it was yielded, or its consumer was deleted.
-        """
-        with translated(self.client):
-            group = self._groups().get(self.group)
-        delivered = parsed_id(_text(group["last-delivered-id"])) if group else (0, 0)
-        start = "-"
-        while True:
-            with translated(self.client):
-                found = [
-                    _entry(*item) for item in self.client.xrange(self.name, start, "+", count=_LOOKED_AT_AT_ONCE)
-                ]
-                if not found:
-                    return
-                pending = self._pending_ids(found[0].id, found[-1].id) if group else set()
-            done = [entry for entry in found if parsed_id(entry.id) <= delivered and entry.id not in pending]
-            yield done, [entry for entry in found if parsed_id(entry.id) > delivered or entry.id in pending]
-            start = f"({found[-1].id}"
-
-    def unread(self) -> int:
-        """Count entries that are not yet in a ledger; cheap enough for publishers."""
-        with translated(self.client):
-            length, groups = int(self.client.xlen(self.name)), self._groups()
-            if self.group not in groups:
-                return length
-            group = groups[self.group]
-            unread = self._undelivered(group, 0) + int(group["pending"])
-            return max(unread, length) if len(groups) == 1 else unread
-
-    def n_waiting(self, queue: str) -> int:
-        """Count what waits in a list on the same server, such as a queue of doorbells."""
-        with translated(self.client):
-            return int(self.client.llen(queue))
 
     def trim(self) -> int:
         """Drop what every one of several groups has read and acked, and nothing else; gives how many entries.
@@ -246,27 +169,10 @@ class TurnStream:
         with translated(self.client):
             return int(self._trim([self.name], [self.group]))
 
-    def ends(self) -> tuple[str | None, str]:
-        """Give the id of the first entry, None without one, and the last id ever given out."""
-        with translated(self.client):
-            first, last = self._ends([self.name])
-        return _text(first) or None, _text(last)
-
-    def entries(self, *, after: str | None = None, up_to: str) -> Iterator[Entry]:
-        """Look at the entries past an id, or from the first on, up to another, whoever was given them; takes none."""
-        start = f"({_checked(after)}" if after else "-"
-        while True:
-            with translated(self.client):
-                found = self.client.xrange(self.name, start, _checked(up_to), count=_LOOKED_AT_ONCE)
-            yield from (_entry(*item) for item in found)
-            if len(found) < _LOOKED_AT_ONCE:
-                return
-            start = f"({_text(found[-1][0])}"
-
     def remove_idle_consumers(self, min_idle_ms: int) -> list[str]:
         """Forget consumers silent for so long that have nothing pending; gives their names."""
         removed = self._in_group(self._remove_idle, [self.name], [self.group, min_idle_ms])
-        return [_text(name) for name in removed]
+        return [text(name) for name in removed]
 
     # within
 
@@ -274,7 +180,7 @@ class TurnStream:
         reply = self._in_group(
             self.client.xreadgroup, self.group, consumer, {self.name: position}, count=count, block=block_ms
         )
-        return [_entry(*item) for _, items in reply or () for item in items]
+        return [entry_of(*item) for _, items in reply or () for item in items]
 
     def _in_group(self, command: Callable[..., Any], *args: Any, **options: Any) -> Any:
         with translated(self.client):
@@ -290,56 +196,6 @@ class TurnStream:
         timeout_s = self.client.connection_pool.connection_kwargs.get("socket_timeout")
         bounded = min(block_ms, int(timeout_s * 500)) if timeout_s else block_ms
         return bounded or None  # Redis takes 0 as for ever
-
-    def _groups(self) -> dict[str, dict[str, Any]]:
-        try:
-            groups = self.client.xinfo_groups(self.name)
-        except redis_errors.ResponseError as error:
-            if "no such key" not in str(error):
-                raise
-            return {}
-        return {_text(group["name"]): group for group in groups}
-
-    def _undelivered(self, group: dict[str, Any] | None, length: int) -> int:
-        if group is None:
-            return length
-        if group.get("lag") is not None:
-            return int(group["lag"])
-        total, position = 0, group["last-delivered-id"]  # the server lost count: entries were deleted
-        while True:
-            n_found, position = self._count_after([self.name], [position, _COUNTED_AT_ONCE])
-            total += int(n_found)
-            if n_found < _COUNTED_AT_ONCE:
-                return total
-
-    def _pending_ids(self, first: str, last: str) -> set[str]:
-        pending, start = set[str](), first
-        while found := self.client.xpending_range(self.name, self.group, min=start, max=last, count=_COUNTED_AT_ONCE):
-            pending |= {_text(item["message_id"]) for item in found}
-            start = f"({_text(found[-1]['message_id'])}"
-        return pending
-
-    def _oldest_pending_ms(self) -> int:
-        first = self.client.xpending_range(self.name, self.group, min="-", max="+", count=1)
-        if not first:
-            return 0
-        seconds, microseconds = self.client.time()
-        appended_ms = int(_text(first[0]["message_id"]).partition("-")[0])
-        return max(0, int(seconds) * 1000 + int(microseconds) // 1000 - appended_ms)
-
-
-def _entry(entry_id: bytes, fields: dict[bytes, bytes] | None) -> Entry:
-    return Entry(_text(entry_id), (fields or {}).get(FIELD), len(fields or {}))
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _checked(entry_id: str) -> str:
-    if not _ENTRY_ID.fullmatch(entry_id.removeprefix("(")):
-        raise ConfigError(f"{entry_id!r} is no entry id; they look like 1714566600000-0")
-    return entry_id
 
 
 def _sliced(items: Iterable[T], size: int) -> Iterator[list[T]]:

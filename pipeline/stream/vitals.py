@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.stream.connection import check_server, translated
 from pipeline.stream.entries import Backlog
-from pipeline.stream.turn_stream import TurnStream
+from pipeline.stream.stream_view import StreamView
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class StreamVitals:
     unfit: list[str]
 
 
-def look(stream: TurnStream) -> StreamVitals:
+def look(stream: StreamView) -> StreamVitals:
     """Look once.
 
     Raises:
@@ -69,12 +69,12 @@ def look(stream: TurnStream) -> StreamVitals:
     )
 
 
-def _pending(stream: TurnStream, now_s: float) -> Oldest | None:
+def _pending(stream: StreamView, now_s: float) -> Oldest | None:
     found = stream.client.xpending_range(stream.name, stream.group, min="-", max="+", count=1)
     return _oldest(found[0]["message_id"], now_s, found[0]["consumer"]) if found else None
 
 
-def _undelivered(stream: TurnStream, now_s: float) -> Oldest | None:
+def _undelivered(stream: StreamView, now_s: float) -> Oldest | None:
     groups = {bytes(group["name"]).decode(): group for group in stream.client.xinfo_groups(stream.name)}
     group = groups.get(stream.group)
     start = f"({bytes(group['last-delivered-id']).decode()}" if group else "-"
