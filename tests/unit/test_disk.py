@@ -18,7 +18,7 @@ TAKE_FOR_UNUSED = """
 import fcntl, os, sys
 fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)
 """
-"""What SQLite tries before it removes the WAL of a file that nobody else has open. Source: sqlite.org/lockingv3.html."""
+"""SQLite tries this before it removes the WAL of a file nobody else has open. Source: sqlite.org/lockingv3.html."""
 
 
 def turn(number: int) -> Turn:
