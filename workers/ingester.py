@@ -27,7 +27,7 @@ from pipeline.shards import Shards, require_usable
 from pipeline.stream import Claim, Entry, TurnStream, connect, server_url
 from workers import app as doorbells
 from workers.limits import ledgers_at_once
-from workers.liveness import INGESTER, STACK_SIGNAL, Pulse
+from workers.liveness import INGESTER, STACK_SIGNAL, STDERR, Pulse
 
 _FEWEST_ENTRIES, _MOST_ENTRIES = 16, 500
 _REPLY_BYTES = 8 << 20
@@ -48,7 +48,7 @@ def run(settings: Settings, *, name: str) -> None:
         ConfigError: the data folder cannot be used.
     """
     log.configure(settings.log_level, settings.log_format, process=name)
-    faulthandler.register(STACK_SIGNAL)
+    faulthandler.register(STACK_SIGNAL, file=STDERR)
     crash_points.arm(settings.crash_at)
     require_usable(settings.data_dir)
     url = server_url(settings.redis.plain_url, settings.data_dir)

@@ -39,6 +39,8 @@ _TELL_EVERY_S: Final = 1.0
 _MISSED_FOR_S: Final = 86_400.0
 STACK_SIGNAL: Final = signal.SIGUSR2
 """What has an ingester or a worker write where each of its threads is."""
+STDERR: Final = 2
+"""Where to, as a descriptor: ``sys.stderr`` may have been replaced by something that has none."""
 
 
 class WorkerToken:

@@ -36,7 +36,7 @@ from pipeline.settings import WorkerSettings
 from workers import app as doorbells
 from workers.forgetting import END_WITHIN_S, Forgetting
 from workers.indexer import Indexer
-from workers.liveness import Pulse, WorkerToken
+from workers.liveness import STDERR, Pulse, WorkerToken
 from workers.sessions import SessionDesk
 
 _CHARS_PER_TIMEOUT = 250_000
@@ -299,7 +299,7 @@ def _time_limit(limit_s: float) -> Iterator[None]:
 
     Why: a signal handler does not run while native code holds on; this watchdog is a native thread of its own.
     """
-    faulthandler.dump_traceback_later(limit_s, exit=True)
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=STDERR)
     try:
         yield
     finally:

@@ -36,7 +36,7 @@ from workers.consumer import PulsingConsumer
 from workers.forgetting import Forgetting
 from workers.indexer import Indexer
 from workers.limits import ledgers_at_once
-from workers.liveness import STACK_SIGNAL, WORKER, Pulse, WorkerToken
+from workers.liveness import STACK_SIGNAL, STDERR, WORKER, Pulse, WorkerToken
 from workers.sessions import SessionDesk
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -59,7 +59,7 @@ def run(settings: Settings, *, name: str, summarises: bool) -> None:
     """
     log.configure(settings.log_level, settings.log_format, process=name)
     library_log.install()
-    faulthandler.register(STACK_SIGNAL)
+    faulthandler.register(STACK_SIGNAL, file=STDERR)
     crash_points.arm(settings.crash_at)
     require_usable(settings.data_dir)
     url = server_url(settings.redis.plain_url, settings.data_dir)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -155,9 +157,11 @@ def test_a_full_disk_is_said_before_the_server_is_started(data_dir, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["deep/" * 30 + "end", 'quote " back\\slash', "späce and ünïcode ✓", "a%20b?c#d"])
-def test_any_data_folder_works(tmp_path, run, monkeypatch, name) -> None:
+def test_any_data_folder_works(tmp_path, run, monkeypatch, name, request) -> None:
     """A socket's path may have about 100 bytes and a URL reserves characters; a folder's name knows neither."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "r"))
+    run_dir = Path(tempfile.mkdtemp(prefix="ts-"))  # short: the tests' own folder may be too long a path itself
+    request.addfinalizer(lambda: shutil.rmtree(run_dir, ignore_errors=True))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(run_dir))
     folder = tmp_path / name
     folder.mkdir(parents=True)
     server = EmbeddedServer(folder)

@@ -50,6 +50,16 @@ def test_a_changed_byte_of_a_snapshot_is_found_and_what_to_remove(tmp_path: Path
     assert store.check("traces") is None
 
 
+def test_an_empty_snapshot_of_a_scope_without_vectors_is_no_damage(tmp_path: Path) -> None:
+    """A purge publishes one for a scope that never had a turn, such as one whose name was mistyped in a forget."""
+    scope, shards = Scope("user", "nobody"), Shards(tmp_path)
+    with closing(LedgerPool(shards, max_open=1)) as ledgers:
+        ledgers.open(scope)
+    index = faiss.IndexIDMap(faiss.IndexFlatIP(4))
+    SnapshotStore(shards.folder(scope)).publish("traces", index=index, watermark=0, model_key=MODEL, dimension=4)
+    assert [found.what for found in verify_data(Settings(data_dir=tmp_path)) if "snapshot" in found.what] == []
+
+
 def test_a_locked_ledger_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody writes a long transaction; whoever is told of damage restores a backup."""
     with closing(LedgerPool(Shards(tmp_path), max_open=1)) as ledgers:

@@ -117,7 +117,11 @@ def doubtful_traces(folder: Path, connection: apsw.Connection) -> Ids:
 
 
 def _open_snapshot(folder: Path, connection: apsw.Connection) -> Snapshot | None:
-    return SnapshotStore(folder).open("traces", model_key=read_meta(connection).get("model_key", ""))
+    store, model_key = SnapshotStore(folder), read_meta(connection).get("model_key")
+    if model_key is None:  # nothing was embedded yet; a purge has published an empty one all the same
+        manifest = store.manifest("traces")
+        model_key = manifest.model_key if manifest and not manifest.count else ""
+    return store.open("traces", model_key=model_key)
 
 
 def _contradiction(snapshot: Snapshot, connection: apsw.Connection) -> str | None:
