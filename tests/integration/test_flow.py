@@ -133,16 +133,21 @@ def test_up_survives_the_death_of_any_of_its_children(embedded: RunningPipeline)
     with embedded.publisher() as publisher:
         for number, kind in enumerate(["valkey", "ingester", "worker"]):
             publisher.publish_many(turn(f"batch {number} item {n}", 100 * number + n) for n in range(100))
-            os.kill(embedded.children()[kind], signal.SIGKILL)
-            deadline = time.monotonic() + 30
-            while kind not in embedded.children():
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            os.kill(wait_for_child(embedded, kind), signal.SIGKILL)  # it may not be there yet
+            wait_for_child(embedded, kind)
             embedded.wait_for_server()
     embedded.wait()
     memory = embedded.stats()["memory"]
     assert (memory["turns"], memory["searchable"], memory["traces"]) == (300, 300, 300)
     assert embedded.run("doctor", "--verify").returncode == 0
+
+
+def wait_for_child(pipeline: RunningPipeline, kind: str) -> int:
+    deadline = time.monotonic() + 30
+    while kind not in (children := pipeline.children()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return children[kind]
 
 
 def test_a_second_up_says_who_holds_the_folder(embedded: RunningPipeline) -> None:
