@@ -39,12 +39,14 @@ class Cards:
     def up_to_date(self, connection: apsw.Connection) -> Cards:
         """Give the cards as the connection's transaction sees them."""
         rows: list[Any] = connection.execute(_CHANGED, (self.changed,)).fetchall()
-        if not rows:
+        last: Any = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'cards'").fetchone()
+        n_more = (last[0] if last else 0) + 1 - len(self.last_ms)  # a segment may name sessions that are gone
+        if not rows and n_more <= 0:
             return self
         newer = Cards()
-        newer.changed = rows[-1][1]
-        size = max(len(self.last_ms), max(row[0] for row in rows) + 1)
-        newer.last_ms, newer.is_automated = np.resize(self.last_ms, size), np.resize(self.is_automated, size)
+        newer.changed = rows[-1][1] if rows else self.changed
+        longer = (0, max(n_more, 0))
+        newer.last_ms, newer.is_automated = np.pad(self.last_ms, longer), np.pad(self.is_automated, longer)
         newer.sessions, newer.numbers, newer._keys = dict(self.sessions), dict(self.numbers), dict(self._keys)
         sessions = [SessionRow(*row[3:]) for row in rows]
         numbers = [row[0] for row in rows]

@@ -71,8 +71,13 @@ def _newer(state: State, connection: apsw.Connection) -> State:
     gone = state.gone
     if new_gaps:
         gone = np.union1d(gone, np.array([row[1] for row in new_gaps], dtype=np.int64))
+    cards = state.cards.up_to_date(connection)
     segments = {
-        number: _part(state.segments.get(number), connection, number, gone, is_new=bool(new_gaps))
+        number: _part(
+            state.segments.get(number) or Part(Segment.read(connection, number, len(cards.ranks))),
+            gone,
+            is_new=bool(new_gaps) or number not in state.segments,
+        )
         for number, _ in found
     }
     tail = state.tail.up_to_date(connection, sealed, state.last_offset, {row[1] for row in new_gaps})
@@ -80,18 +85,19 @@ def _newer(state: State, connection: apsw.Connection) -> State:
         segments=segments,
         sealed=sealed,
         tail=tail,
-        cards=state.cards.up_to_date(connection),
+        cards=cards,
         last_offset=max(state.last_offset, sealed, int(tail.offsets[-1]) if len(tail) else 0),
         last_gap=new_gaps[-1][0] if new_gaps else state.last_gap,
         gone=gone,
     )
 
 
-def _part(known: Part | None, connection: apsw.Connection, number: int, gone: Numbers, *, is_new: bool) -> Part:
-    if known is not None and not is_new:
+def _part(known: Part, gone: Numbers, *, is_new: bool) -> Part:
+    """Give a part without the turns that are gone; ``is_new`` when it, or one of those, is."""
+    offsets = known.turns.offsets
+    if not is_new or not offsets.size:
         return known
-    segment = known.turns if known else Segment.read(connection, number)
-    first, last = np.searchsorted(gone, [segment.offsets[0], segment.offsets[-1] + 1]) if len(segment) else (0, 0)
+    first, last = np.searchsorted(gone, [offsets[0], offsets[-1] + 1])
     if first == last:
-        return Part(segment, known.is_alive if known else None)
-    return Part(segment, ~np.isin(segment.offsets, gone[first:last]))
+        return known
+    return Part(known.turns, ~np.isin(offsets, gone[first:last]))

@@ -13,6 +13,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.errors import ShardError
 from pipeline.ledger.word_segments import HOLDERS, PLACES, TURNS
 from retrieval.search.stems import Stemmer, prefix_of
 
@@ -60,12 +61,46 @@ class Segment:
         self._answers: dict[str, Numbers | None] = {}
 
     @classmethod
-    def read(cls, connection: apsw.Connection, segment_id: int) -> Segment:
-        """Read a segment that exists."""
+    def read(cls, connection: apsw.Connection, segment_id: int, n_numbers: int) -> Segment:
+        """Read a segment that exists.
+
+        Args:
+            connection: the scope's.
+            segment_id: its id.
+            n_numbers: one more than the greatest session number.
+
+        Raises:
+            ShardError: it was damaged on the disk.
+        """
         row: Any = connection.execute(
             "SELECT turns, roles, vocabulary, starts, holders FROM word_segments WHERE segment_id = ?", (segment_id,)
         ).fetchone()
-        return cls(segment_id, *row)
+        try:
+            segment = cls(segment_id, *row)
+        except ValueError as error:  # a part that is no array, or no JSON
+            raise ShardError(_damage_of(segment_id)) from error
+        segment._require_whole(n_numbers)
+        return segment
+
+    def _require_whole(self, n_numbers: int) -> None:
+        """Check once that the parts fit together: damage must not look like an answer, or end as a wrong index.
+
+        Raises:
+            ShardError: they do not.
+        """
+        n_places, n_words = len(self._holders), len(self._word_starts) - 1 if self._vocabulary else 0
+        starts = self._starts
+        is_whole = (
+            len(starts) == n_words + 1
+            and starts[0] == 0
+            and starts[-1] == n_places == self.n_words.sum(dtype=np.int64)
+            and bool((starts[1:] >= starts[:-1]).all())
+            and bool((self._holders < len(self)).all())
+            and bool((self.offsets[1:] > self.offsets[:-1]).all())
+            and bool((self.sessions < n_numbers).all())
+        )
+        if not is_whole:
+            raise ShardError(_damage_of(self._number))
 
     def __len__(self) -> int:
         """Count the turns."""
@@ -171,13 +206,22 @@ class Segment:
         if self._places is None and len(words) <= _FEW_READS:
             with connection.blob_open("main", "word_segments", "places", self._number, False) as blob:
                 spans = [_read(blob, self._starts[n], self._starts[n + 1]) for n in words.tolist()]
-            return np.frombuffer(b"".join(spans), dtype=PLACES)
+            return self._require_places(np.frombuffer(b"".join(spans), dtype=PLACES))
         if self._places is None:
             row: Any = connection.execute(
                 "SELECT places FROM word_segments WHERE segment_id = ?", (self._number,)
             ).fetchone()
-            self._places = np.frombuffer(row[0], dtype=PLACES)
+            self._places = self._require_places(np.frombuffer(row[0], dtype=PLACES))
         return self._of_words(self._places, words)
+
+    def _require_places(self, places: Numbers) -> Numbers:
+        if places.size and int(places.max()) >= len(self._holders):
+            raise ShardError(_damage_of(self._number))
+        return places
+
+
+def _damage_of(number: int) -> str:
+    return f"word segment {number} is damaged; 'turnstream doctor --repair' builds it anew from the turns"
 
 
 def _read(blob: apsw.Blob, start: int, stop: int) -> bytes:

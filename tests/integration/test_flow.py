@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ from pipeline.records import Scope, Turn
 from pipeline.shards import Shards
 from retrieval import open_memory
 from tests import openai_server
+from tests.commands import CommandLine
 from tests.running import RunningPipeline
+from workers.checkup import verify_data
 
 LOCOMO = Path(__file__).resolve().parents[3] / "shared" / "data" / "locomo-dev.json"
 ALICE, BOB = Scope("user", "alice"), Scope("user", "bob")
@@ -125,6 +128,50 @@ def test_an_open_reader_sees_a_new_turn_without_reloading(
     assert sorted(hit.text for hit in memory.retrieve("lighthouse", ALICE).hits) == [
         "lighthouse number 1", "lighthouse number 3"
     ]  # fmt: skip
+    memory.close()
+
+
+def test_past_sessions_are_found_as_they_are_at_once(
+    embedded: RunningPipeline, turnstream: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the verbs, and by a bot that has them in memory: after an edit, a deletion, a late turn, a forgetting."""
+    settings = {name: value for name, value in embedded.environment.items() if name.startswith("TURNSTREAM_")}
+    monkeypatch.setenv("TURNSTREAM_EMBEDDING__BACKEND", "hashing")
+    memory = open_memory(embedded.data_dir)
+
+    def told(*arguments: str) -> dict[str, Any]:
+        ended = turnstream(*arguments, "--scope", "user/alice", "--json", **settings)
+        assert ended.code == 0, ended.err
+        printed: dict[str, Any] = json.loads(ended.out)
+        return printed
+
+    def found(query: str) -> list[str]:
+        return [hit.session_id for hit in memory.search(query, ALICE, profile="keyword")]
+
+    with embedded.publisher() as publisher:
+        publisher.publish_many(
+            turn(f"The {bird} flew over the harbour", 10 * n, session=bird, turn_id=f"t{n}")
+            for n, bird in enumerate(["heron", "crane", "swift"])
+        )
+        embedded.wait()
+        assert found("harbour") == ["swift", "crane", "heron"]
+        publisher.publish(turn("The swift slept", 25, session="swift", turn_id="t2", revision=1))
+        publisher.publish(turn("A raven was seen before", -1, session="heron"))
+        publisher.forget(ALICE, "crane", "t1")
+        embedded.wait()
+    assert (found("harbour"), found("slept"), found("crane"), found("raven")) == (["heron"], ["swift"], [], ["heron"])
+    assert [hit["session_id"] for hit in told("search", "harbour", "--profile", "keyword")["results"]] == ["heron"]
+    (best,) = told("search", "who flew over the harbour?", "--limit", "1")["results"]
+    assert [message["content"] for message in best["messages"]] == [
+        "A raven was seen before", "The heron flew over the harbour"
+    ]  # fmt: skip
+    assert [message["index"] for message in told("window", "heron", "--around", "t0")["messages"]] == [0, 1]
+    assert [row["session_id"] for row in told("recent")["results"]] == ["swift", "heron"]
+    assert turnstream("forget", "--scope", "user/alice", "--session", "heron", **settings).code == 0
+    assert (found("harbour"), found("raven")) == ([], [])
+    assert [row["session_id"] for row in told("recent")["results"]] == ["swift"]
+    assert turnstream("window", "heron", "--scope", "user/alice", **settings).code == 1
+    assert verify_data(embedded.effective(), idle=True) == []
     memory.close()
 
 

@@ -17,14 +17,15 @@ import apsw
 import pytest
 
 from pipeline.embed import load_embedder
-from pipeline.ledger import forgetting
+from pipeline.ledger import Ledger, forgetting, word_segments
 from pipeline.ledger.connection import connect as connect_ledger
 from pipeline.records import Event, Mood, Scope, SessionClosed, SessionDeleted, Turn, TurnDeleted
-from pipeline.shards import Shards
+from pipeline.shards import LEDGER_FILE, Shards
 from pipeline.stream import connect
 from tests.commands import CommandLine
 from tests.ledgers import publish_snapshot, remember
 from tests.running import RunningPipeline
+from workers.checkup import verify_data
 
 T0 = 1_700_000_000
 NOTHING = {"turns": 0, "sessions": 0, "summaries": 0, "chunks": 0, "dead_letters": 0}
@@ -156,15 +157,24 @@ def where(running: RunningPipeline, marker: str) -> list[str]:
     """List the files and the keys that hold a marker, in whatever case."""
     files = [path for path in sorted(running.data_dir.parent.rglob("*")) if path.is_file()]
     found = [str(path) for path in files if marker.encode() in path.read_bytes().lower()]
+    found += [f"{path}: words" for path in files if path.name == LEDGER_FILE and marker in vocabulary(path)]
     with connect(running.url, timeout_s=5) as client:
         found += [key.decode() for key in client.scan_iter() if marker.encode() in (client.dump(key) or b"").lower()]
     return found
 
 
+def vocabulary(path: Path) -> str:
+    """All words of a ledger's segments: a file may hold one in two pages, which lie apart."""
+    with closing(connect_ledger(path, query_only=True)) as connection:
+        rows = connection.execute("SELECT vocabulary FROM word_segments").fetchall()
+        return "".join(bytes(row[0]).decode() for row in rows)
+
+
 def logical_content(running: RunningPipeline, scope: Scope) -> list[object]:
     """Every row of a ledger, notes of when something happened included."""
     with closing(connect_ledger(Shards(running.data_dir).ledger_path(scope), query_only=True)) as connection:
-        tables = ("events", "tombstones", "vacated", "turns", "traces", "vectors", "sessions", "summaries", "meta")
+        tables = ("events", "tombstones", "vacated", "turns", "traces", "vectors", "sessions", "summaries", "meta",
+                  "cards", "word_segments", "word_gaps")  # fmt: skip
         words = connection.execute("SELECT rowid FROM fulltext WHERE fulltext MATCH 'harbour'").fetchall()
         return [words, *(connection.execute(f"SELECT * FROM {t} ORDER BY 1, 2").fetchall() for t in tables)]
 
@@ -220,6 +230,24 @@ def test_a_turn_is_forgotten_and_its_session_told_anew(
     assert "keptword" in answer
     with closing(connect_ledger(Shards(running.data_dir).ledger_path(cid.scope), query_only=True)) as connection:
         assert "keptword" in str(connection.execute("SELECT text FROM summaries").fetchall())
+
+
+def test_words_go_from_the_segments_that_hold_them(
+    running: RunningPipeline, forget: Callable[..., dict[str, Any]]
+) -> None:
+    """A segment has each word once, whoever said it: it is built anew without the one who asked."""
+    lea, marker = Place("lea"), "zqleagone"
+    path = Shards(running.data_dir).ledger_path(lea.scope)
+    publish(running, lea.turn("keptword"), *(lea.turn(f"{marker}{n}", session=f"{marker}-s") for n in range(60)))
+    with closing(Ledger.open(path, lea.scope)) as ledger, ledger.write() as connection:
+        word_segments.seal_when_due(connection, 0, seal_turns=1)  # as ingest does when there are many
+    assert marker in vocabulary(path)
+    forget("--scope", lea.scope.key, "--session", f"{marker}-s")
+    assert where(running, marker) == []
+    assert "keptword" in vocabulary(path)
+    with closing(connect_ledger(path, query_only=True)) as connection:
+        assert connection.execute("SELECT * FROM word_gaps").fetchall() == []
+    assert verify_data(running.effective(), scopes=[lea.scope]) == []
 
 
 def test_a_scope_is_forgotten_and_may_come_back(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, ShardError
 from pipeline.ledger import events, upkeep, word_segments
 from pipeline.records import Event, Scope, ScopeDeleted, SessionDeleted, Turn, TurnDeleted
 from pipeline.shards import Shards
@@ -299,6 +299,17 @@ def test_a_removed_turn_is_gone_from_a_sealed_segment_for_a_reader_that_has_it_i
     assert [hit.session_id for hit in found(memory, "whale")] == ["s2", "s0"]
 
 
+@pytest.mark.parametrize("profile", ["keyword", "best"])
+def test_a_reader_that_comes_after_a_deletion_and_before_its_purge_counts_no_turn_of_it(
+    shards: Shards, memory: Memory, profile: str
+) -> None:
+    """The segment names a session, the latest, that has no card any more."""
+    apply(shards, [turn(f"e{i}", "whale", session=f"s{i}", at=i) for i in range(3)], seal=True)
+    apply(shards, [SessionDeleted(scope=SCOPE, session_id="s2", timestamp_ms=0, event_id="d")])
+    assert [hit.session_id for hit in memory.search("whale", SCOPE, profile=profile)] == ["s1", "s0"]
+    assert [hit.session_id for hit in memory.search("whale", SCOPE, exclude="s1", profile=profile)] == ["s0"]
+
+
 def test_a_purged_turn_is_gone_for_a_reader_that_saw_it_before_it_was_sealed(shards: Shards, memory: Memory) -> None:
     """A purge may be over before an open reader looks again: it must still be told."""
     apply(shards, [turn(f"e{i}", "whale", session=f"s{i}", at=i, turn_id=f"t{i}") for i in range(3)])
@@ -307,6 +318,28 @@ def test_a_purged_turn_is_gone_for_a_reader_that_saw_it_before_it_was_sealed(sha
     with closing(open_ledger(shards, SCOPE)) as ledger:
         upkeep.purge_ledger(ledger)
     assert [hit.session_id for hit in found(memory, "whale")] == ["s2", "s0"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "turns = substr(turns, 1, 30)",
+        "turns = substr(turns, 1, 26)",
+        "turns = CAST(substr(turns, 1, 16) || x'ffffffff' || substr(turns, 21) AS BLOB)",
+        "roles = '['",
+        "vocabulary = CAST(' whale ' AS BLOB)",
+        "starts = substr(starts, 1, 4)",
+        "holders = CAST(x'00000000ffff' || substr(holders, 7) AS BLOB)",
+        "places = CAST(x'ffffffffffffffff' || substr(places, 9) AS BLOB)",
+    ],
+)
+def test_a_damaged_segment_is_a_clear_error(shards: Shards, memory: Memory, damage: str) -> None:
+    """The one who asks is told what to do, not which index was out of bounds."""
+    apply(shards, [turn(f"e{i}", "whale song", session=f"s{i}", at=i) for i in range(3)], seal=True)
+    with closing(open_ledger(shards, SCOPE)) as ledger:
+        ledger.connection.execute(f"UPDATE word_segments SET {damage}")
+    with pytest.raises(ShardError, match=r"segment 1 is damaged; 'turnstream doctor --repair'"):
+        found(memory, "whale song")
 
 
 def test_sixteen_short_segments_become_one(shards: Shards, memory: Memory) -> None:
