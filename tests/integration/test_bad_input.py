@@ -449,7 +449,7 @@ def test_a_full_server_refuses_and_loses_nothing(
         deadline = time.monotonic() + 150
         while turnstream(*publish).code != 0:
             assert time.monotonic() < deadline
-            time.sleep(0.5)
+            pipeline.wait()  # as one would at the keyboard: until there is room again
         pipeline.wait()
         memory, happened = pipeline.stats()["memory"], pipeline.stats()["events"]
         assert (memory["turns"], memory["searchable"], memory["quarantined"]) == (300, 300, 0)

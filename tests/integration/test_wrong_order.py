@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.errors import TransientError
 from pipeline.records import Scope, Turn
 from tests.commands import CommandLine
 from tests.running import RunningPipeline
@@ -102,8 +103,7 @@ def test_up_starts_again_after_it_was_killed(data_dir: Path, tmp_path: Path) -> 
     pipeline = RunningPipeline(data_dir, log=tmp_path / "up.log")
     pipeline.start()
     for life in range(3):
-        with pipeline.publisher() as publisher:
-            publisher.publish_many(turn(10 * life + n) for n in range(10))
+        publish_at_last(pipeline, [turn(10 * life + n) for n in range(10)])
         assert pipeline.process is not None
         pipeline.process.kill()
         pipeline.process.wait()
@@ -113,6 +113,19 @@ def test_up_starts_again_after_it_was_killed(data_dir: Path, tmp_path: Path) -> 
     assert (counts["turns"], counts["searchable"], counts["traces"]) == (30, 30, 30)
     assert pipeline.stop() == 0
     assert_nothing_runs_on(data_dir)
+
+
+def publish_at_last(pipeline: RunningPipeline, turns: list[Turn]) -> None:
+    """Publish again and again: at first the server may be the one left over, which is about to be replaced."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with pipeline.publisher() as publisher:
+                publisher.publish_many(turns)
+        except TransientError:
+            assert time.monotonic() < deadline
+        else:
+            return
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.6, 1.2, 2.0, 3.0])
