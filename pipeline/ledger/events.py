@@ -113,23 +113,21 @@ class _Batch:
         return Outcome.APPLIED
 
     def _turn(self, turn: Turn) -> Outcome:
-        known: Any = self._db.execute(
-            "SELECT turn_offset, first_ms, revision, timestamp_ms, event_id FROM turns"
-            " WHERE session_id = ? AND turn_id = ?",
-            (turn.session_id, turn.turn_id),
-        ).fetchone()
-        first_ms = turn.timestamp_ms
-        if known is not None:
+        row = _turn_row(turn)
+        self._db.execute(_INSERT_NEW_TURN, (*row, turn.timestamp_ms))  # most are new: nobody is asked before
+        is_new = self._db.changes() > 0
+        if not is_new:
+            known: Any = self._db.execute(_KNOWN_TURN, (turn.session_id, turn.turn_id)).fetchone()
             turn_offset, known_first_ms, *rank = known
-            first_ms = min(first_ms, known_first_ms)
+            first_ms = min(turn.timestamp_ms, known_first_ms)
             if (turn.revision, turn.timestamp_ms, turn.event_id) <= tuple(rank):
                 self._db.execute("UPDATE turns SET first_ms = ? WHERE turn_offset = ?", (first_ms, turn_offset))
                 return Outcome.SUPERSEDED
             remove_turns(self._db, self._cards, "turn_offset = ?", (turn_offset,))
-        self._db.execute(_INSERT_TURN, (*_turn_row(turn), first_ms))
+            self._db.execute(_INSERT_TURN, (*row, first_ms))
         self._cards.added(turn)
         self._changed_sessions.add(turn.session_id)
-        return Outcome.APPLIED if known is None else Outcome.EDITED
+        return Outcome.APPLIED if is_new else Outcome.EDITED
 
     def _session_closed(self, event: SessionClosed) -> Outcome:
         self._db.execute(
@@ -148,10 +146,14 @@ class _Batch:
 
 
 _KNOWN = "SELECT digest FROM carray(?) wanted CROSS JOIN events ON digest = wanted.value"
+_KNOWN_TURN = (
+    "SELECT turn_offset, first_ms, revision, timestamp_ms, event_id FROM turns WHERE session_id = ? AND turn_id = ?"
+)
 _INSERT_TURN = (
     "INSERT INTO turns (session_id, turn_id, event_id, revision, role, speaker, content, timestamp_ms, turn_index,"
     " tags, mood, metadata, first_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_INSERT_NEW_TURN = f"{_INSERT_TURN} ON CONFLICT (session_id, turn_id) DO NOTHING"
 
 
 def _turn_row(turn: Turn) -> tuple[str | int | None, ...]:

@@ -61,7 +61,10 @@ def seal_when_due(connection: apsw.Connection, n_long_chars: int, *, seal_turns:
         n_long_chars: characters beyond `LONG_CHARS` of each turn that this transaction adds.
         seal_turns: how many offsets above the last segment are enough.
     """
-    sealed, newest = _one(connection, _SEALED), _one(connection, "SELECT max(turn_offset) FROM turns")
+    ends: Any = connection.execute(
+        f"SELECT ifnull(({_SEALED}), 0), ifnull(max(turn_offset), 0) FROM turns"
+    ).fetchone()
+    sealed, newest = ends
     is_due = newest - sealed >= seal_turns
     if n_long_chars:
         n_long_chars += _one(connection, "SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?", _UNSEALED)
