@@ -214,7 +214,7 @@ def unapplied_turns(connection: apsw.Connection) -> dict[str, str]:
 def session_lines(connection: apsw.Connection) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Yield each session with what `sessions.lines` gives for it; a session whose turns are all quarantined not."""
     rows: Any = connection.execute(
-        "SELECT session_id, ifnull(speaker, role), content FROM turns WHERE state <> 4"
+        "SELECT session_id, CAST(ifnull(speaker, role) AS TEXT), CAST(content AS TEXT) FROM turns WHERE state <> 4"
         " ORDER BY session_id, timestamp_ms, turn_index, turn_id"
     )
     for session_id, of_session in groupby(rows, key=itemgetter(0)):

@@ -246,8 +246,9 @@ class _Segment:
 
 
 _TURNS_OF_RUN: Final = (
-    "SELECT turn_offset, timestamp_ms, session_no, role, content FROM turns CROSS JOIN cards USING (session_id)"
-    " WHERE turn_offset > ? AND turn_offset <= ? ORDER BY turn_offset LIMIT ?"
+    "SELECT turn_offset, timestamp_ms, session_no, CAST(role AS TEXT), CAST(content AS TEXT)"
+    " FROM turns CROSS JOIN cards USING (session_id) WHERE turn_offset > ? AND turn_offset <= ?"
+    " ORDER BY turn_offset LIMIT ?"
 )
 _BLOBS: Final = "turns, roles, vocabulary, starts, holders, places"
 _INSERT: Final = f"INSERT INTO word_segments (above, up_to, is_merged, {_BLOBS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
