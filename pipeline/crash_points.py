@@ -65,11 +65,17 @@ def arm(crash_at: str | None) -> None:
     """Have this process end at the n-th passing of a point, given as ``<point>:<n>``; None: never.
 
     Raises:
+        ConfigError: see `parsed`.
+    """
+    _armed.point, _armed.passings_left = (None, 0) if crash_at is None else parsed(crash_at)
+
+
+def parsed(crash_at: str) -> tuple[CrashPoint, int]:
+    """Read ``<point>:<n>``.
+
+    Raises:
         ConfigError: there is no such point, or n is no number from 1 on.
     """
-    if crash_at is None:
-        _armed.point = None
-        return
     name, _, number = crash_at.partition(":")
     try:
         point, passings = CrashPoint(name), int(number or 1)
@@ -79,7 +85,7 @@ def arm(crash_at: str | None) -> None:
         ) from error
     if passings < 1:
         raise ConfigError(f"TURNSTREAM_CRASH_AT is {crash_at!r}; passings are counted from 1")
-    _armed.point, _armed.passings_left = point, passings
+    return point, passings
 
 
 def passing(point: CrashPoint) -> None:

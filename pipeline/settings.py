@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from pipeline import crash_points
 from pipeline.errors import ConfigError
 
 PREFIX = "TURNSTREAM_"
@@ -185,6 +186,13 @@ class Settings(BaseSettings):
     retrieval: RetrievalSettings = RetrievalSettings()
     health: HealthSettings = HealthSettings()
     metrics: MetricsSettings = MetricsSettings()
+
+    @field_validator("crash_at")
+    @classmethod
+    def _is_a_point(cls, crash_at: str | None) -> str | None:
+        if crash_at is not None:
+            crash_points.parsed(crash_at)
+        return crash_at
 
     @property
     def models_dir(self) -> Path:

@@ -11,6 +11,7 @@ import pytest
 from pipeline import crash_points
 from pipeline.crash_points import CrashPoint, arm, passing
 from pipeline.errors import ConfigError
+from pipeline.settings import load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +66,10 @@ def test_nothing_is_armed_unless_asked() -> None:
     arm(None)
     for point in CrashPoint:
         passing(point)
+
+
+def test_a_wrong_point_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up` would otherwise start children that end at once, again and again."""
+    monkeypatch.setenv("TURNSTREAM_CRASH_AT", "after-lunch:1")
+    with pytest.raises(ConfigError, match=r"after-lunch.*after-commit"):
+        load_settings()
