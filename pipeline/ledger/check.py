@@ -33,6 +33,7 @@ _MAX_NORM_ERROR: Final = 0.01
 MADE_AGAIN: Final = "'turnstream doctor --repair' has it made again from the turns"
 SALVAGED: Final = "'turnstream doctor --repair' saves what can still be read"
 RESTORE: Final = "restore the ledger from a backup"
+REPLACE: Final = "publish the turn again with a higher revision, forget it, or restore the ledger from a backup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def gap_fault(gap: Gap) -> Fault:
 
 
 def gaps(connection: apsw.Connection) -> list[Gap]:
-    """Find the numbers missing in sessions whose turns are numbered, each differently and without large leaps.
+    """Find the numbers missing in sessions whose turns are numbered, at most two alike and without large leaps.
 
     Numbers that turns deleted on request had are not missing. Of a scope deleted up to a time nothing tells which
     numbers went: what was said before it, and a day after it by clocks that may be wrong, is left out.
@@ -270,9 +271,9 @@ _ROWS: Final = (
 )  # fmt: skip
 _UNREPAIRABLE: Final = (
     _Rule("turns", "turns whose tags, mood or metadata are no JSON", f"SELECT {_TURN} FROM turns"
-          " WHERE NOT json_valid(tags) OR NOT json_valid(metadata) OR NOT json_valid(ifnull(mood, 'null'))", RESTORE),
+          " WHERE NOT json_valid(tags) OR NOT json_valid(metadata) OR NOT json_valid(ifnull(mood, 'null'))", REPLACE),
     _Rule("turns", "turns without their session's tag", f"SELECT {_TURN} FROM turns WHERE json_valid(tags)"
-          f" AND json_extract(tags, '$[0]') IS NOT '{SESSION_TAG_PREFIX}' || session_id", RESTORE),
+          f" AND json_extract(tags, '$[0]') IS NOT '{SESSION_TAG_PREFIX}' || session_id", REPLACE),
 )  # fmt: skip
 _CLAIMS: Final = "SELECT turn_offset FROM turns WHERE state = 1 AND claimed_by IS NULL"
 _TURNS: Final = (
@@ -317,8 +318,9 @@ _SUMMARIES: Final = (
 _NUMBERED: Final = (
     "SELECT session_id, min(turn_index), max(turn_index) FROM turns WHERE first_ms >"
     " ifnull((SELECT until_ms + ? FROM tombstones WHERE target = 'scope'), -9e18) GROUP BY session_id"
-    " HAVING count(*) = count(DISTINCT turn_index) AND max(turn_index) - min(turn_index) >= count(*)"
-    " AND max(turn_index) - min(turn_index) + 1 <= 2 * count(*)"
+    " HAVING 2 * count(DISTINCT turn_index) >= count(*)"
+    " AND max(turn_index) - min(turn_index) >= count(DISTINCT turn_index)"
+    " AND max(turn_index) - min(turn_index) + 1 <= 2 * count(DISTINCT turn_index)"
 )
 _UNFINISHED: Final = (
     ("turns", "turns that are not searchable yet", f"SELECT {_TURN} FROM turns WHERE state IN (0, 1)"),

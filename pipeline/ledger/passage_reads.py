@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 import numpy as np
 
-from pipeline.ledger.reads import Ids, carray
+from pipeline.ledger.reads import NEIGHBOURS, Ids, carray
 
 _AVERAGES: Final = "SELECT block FROM fulltext_data WHERE id = 1"
 _MOST_SPEAKERS: Final = 500
@@ -111,7 +111,7 @@ def windows(connection: apsw.Connection, turn_offsets: Ids, n: int) -> Windows:
     follows: set[tuple[int, int]] = set()
     firsts: set[int] = set()
     wanted: set[int] = set()
-    rows: Any = connection.execute(_AROUND, (carray(turn_offsets), n))
+    rows: Any = connection.execute(NEIGHBOURS, (carray(turn_offsets), n))
     for offset, before, after in rows:
         earlier = json.loads(before)
         run = [*earlier[::-1], offset, *json.loads(after)]
@@ -181,17 +181,6 @@ def _turns(connection: apsw.Connection, turn_offsets: Ids) -> list[Turn]:
 
 
 _IN_ORDER: Final = itemgetter(1, 2, 3, 4)
-_EARLIER, _LATER = (
-    "(SELECT json_group_array(turn_offset) FROM (SELECT turn_offset FROM turns u"
-    " WHERE u.session_id = hit.session_id"
-    f" AND (u.timestamp_ms, u.turn_index, u.turn_id) {comparison} (hit.timestamp_ms, hit.turn_index, hit.turn_id)"
-    f" ORDER BY u.timestamp_ms {order}, u.turn_index {order}, u.turn_id {order} LIMIT ?2))"
-    for comparison, order in (("<", "DESC"), (">", "ASC"))
-)
-_AROUND: Final = (
-    f"SELECT hit.turn_offset, {_EARLIER}, {_LATER}"
-    " FROM carray(?1) wanted CROSS JOIN turns hit ON hit.turn_offset = wanted.value"
-)
 
 
 def _varints(record: bytes) -> list[int]:

@@ -70,8 +70,18 @@ class SummaryRow(NamedTuple):
 
 @functools.lru_cache(maxsize=1_024)
 def _tags(tags_json: str) -> tuple[str, ...]:
-    """Parse once what all turns of a session often share."""
-    return tuple(json.loads(tags_json))
+    """Parse once what all turns of a session often share.
+
+    Raises:
+        ShardError: they were damaged on the disk.
+    """
+    try:
+        return tuple(json.loads(tags_json))
+    except ValueError as error:
+        raise ShardError(
+            "a turn's tags are damaged; 'turnstream doctor --verify' names the turn: publish it again with a higher"
+            " revision, or forget it"
+        ) from error
 
 
 def traces(connection: apsw.Connection, trace_ids: Ids) -> list[TraceRow]:
@@ -170,7 +180,7 @@ def neighbours(
     around = {
         offset: (json.loads(before)[::-1], json.loads(after))
         for offset, before, after in connection.execute(
-            _NEIGHBOURS, (carray(np.unique(np.asarray(turn_offsets, dtype=np.int64))), n)
+            NEIGHBOURS, (carray(np.unique(np.asarray(turn_offsets, dtype=np.int64))), n)
         )
     }
     rows = turns(connection, [offset for pair in around.values() for side in pair for offset in side])
@@ -199,7 +209,7 @@ _EARLIER, _LATER = (
     f" ORDER BY u.timestamp_ms {order}, u.turn_index {order}, u.turn_id {order} LIMIT ?2))"
     for comparison, order in (("<", "DESC"), (">", "ASC"))
 )
-_NEIGHBOURS = (
+NEIGHBOURS = (
     f"SELECT hit.turn_offset, {_EARLIER}, {_LATER}"
     " FROM carray(?1) wanted CROSS JOIN turns hit ON hit.turn_offset = wanted.value"
 )

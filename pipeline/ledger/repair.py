@@ -86,7 +86,8 @@ def mend_rows(
             *_note_events(connection, check.unapplied_turns(connection), now_ms),
             *_add_sessions(connection),
         ]
-        done += _make_due(connection, {*check.damaged_summaries(connection), *wrong_summaries(connection)})
+        undone = {*check.damaged_summaries(connection), *wrong_summaries(connection)}
+        done += _make_due(connection, undone, now_ms)
         done += _tell_again(connection)
         if not was_right:
             done.append(f"full text filled anew with {_fill_fulltext(connection)} turns")
@@ -170,16 +171,15 @@ def _add_sessions(connection: apsw.Connection) -> list[str]:
     return [f"{n_added} missing session rows added"] if n_added else []
 
 
-def _make_due(connection: apsw.Connection, session_ids: Collection[str]) -> list[str]:
-    """Drop summaries and have them made again, at once."""
+def _make_due(connection: apsw.Connection, session_ids: Collection[str], now_ms: int) -> list[str]:
+    """Drop summaries and have them made again, as if the sessions had changed now."""
     if not session_ids:
         return []
-    rows = [(session_id,) for session_id in session_ids]
-    connection.executemany("DELETE FROM summaries WHERE session_id = ?", rows)
+    connection.executemany("DELETE FROM summaries WHERE session_id = ?", [(name,) for name in session_ids])
     connection.executemany(
-        "UPDATE sessions SET state = 0, version = version + 1, changed_ms = 1, attempts = 0, retry_at_ms = NULL,"
+        "UPDATE sessions SET state = 0, version = version + 1, changed_ms = ?, attempts = 0, retry_at_ms = NULL,"
         " failure = NULL WHERE session_id = ?",
-        rows,
+        [(now_ms, name) for name in session_ids],
     )
     return [f"{len(session_ids)} sessions to be summarised again"]
 

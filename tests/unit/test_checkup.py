@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ShardError, TransientError
-from pipeline.ledger import Ledger, LedgerPool
-from pipeline.records import Scope
+from pipeline.ledger import Ledger, LedgerPool, check, events
+from pipeline.records import Scope, Turn
 from pipeline.settings import EmbeddingSettings, Settings
 from pipeline.shards import Shards
 from pipeline.snapshot import SnapshotStore
@@ -88,3 +88,29 @@ def test_looking_at_the_registry_makes_none(tmp_path: Path, content: bytes | Non
         path.write_bytes(content)
     installation._finding("registry", lambda: installation._registry(Settings(data_dir=tmp_path)))
     assert path.exists() == (content is not None)
+
+
+@pytest.mark.parametrize(
+    ("indexes", "missing"),
+    [
+        ([0, 1, 2, 4], [3]),
+        ([0, 1, 2, 4, 4], [3]),
+        ([0, 0, 1, 1, 3, 3], [2]),
+        ([0, 1, 2, 3], []),
+        ([0, 0, 0, 0, 5], []),
+        ([0, 10, 20, 30], []),
+    ],
+    ids=["once each", "one twice", "question and answer alike", "none missing", "hardly numbered", "in tens"],
+)
+def test_a_number_that_no_turn_has_is_missed(tmp_path: Path, indexes: list[int], missing: list[int]) -> None:
+    """A turn that never came must not hide behind two that share a number; some numberings have holes of their own."""
+    scope = Scope("user", "u1")
+    turns = [
+        Turn(scope=scope, session_id="s", role="user", content="x", timestamp=n, index=index, event_id=f"e{n}")
+        for n, index in enumerate(indexes)
+    ]
+    with closing(LedgerPool(Shards(tmp_path), max_open=1)) as ledgers:
+        ledger = ledgers.open(scope)
+        events.apply(ledger, turns, now_ms=0)
+        found = check.gaps(ledger.connection)
+    assert [number for gap in found for number in gap.missing] == missing

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from pipeline.errors import ShardError
+from pipeline.ledger import upkeep
 from tests.damages import DAMAGES, OF_ONE
 from tests.small_pipeline import OTHER, SCOPE, SmallPipeline, story
+from workers import worker
 from workers.checkup import Verdict, repair, verify_data
 
 
@@ -87,3 +91,22 @@ def test_work_under_way_is_not_wrong(data_dir: Path) -> None:
     assert verify_data(pipeline.settings) == []
     left = {finding.what for finding in verify_data(pipeline.settings, idle=True)}
     assert left == {"user/u1 turns", "user/u1 sessions", "registry"}
+
+
+def test_a_damaged_row_is_a_damaged_ledger_to_whoever_reads_it(pipeline: SmallPipeline) -> None:
+    """Not a wrong argument of the asker; and what heals it is said."""
+    pipeline.sql("UPDATE turns SET tags = 'x' WHERE turn_offset = (SELECT min(turn_offset) FROM turns)")
+    with pytest.raises(ShardError, match="higher revision"):
+        pipeline.answers()
+    assert any("higher revision" in finding.detail for finding in verify_data(pipeline.settings))
+
+
+def test_a_summary_made_again_is_waited_for_since_the_repair(pipeline: SmallPipeline) -> None:
+    """Whoever looks next is not told of a session without a summary since 1970."""
+    pipeline.sql("UPDATE summaries SET text = ' '")
+    before_ms = worker.now_ms()
+    repair(pipeline.settings)
+    with closing(pipeline.open()) as ledger:
+        since_ms = upkeep.status(ledger, idle_ms=0, settle_ms=0).unsummarised_since_ms
+    assert since_ms is not None
+    assert since_ms >= before_ms
