@@ -20,7 +20,7 @@ from typing import Any, Final
 from pipeline.errors import ConfigError, PoisonError
 from pipeline.importers import source
 from pipeline.importers.source import Imported, Malformed, Value
-from pipeline.records import Scope, SessionClosed, Turn
+from pipeline.records import Scope, Turn
 
 FORMAT: Final = "locomo"
 _STEP: Final = timedelta(minutes=1)
@@ -129,12 +129,8 @@ def _read_session(session: _Session) -> Iterator[Imported | Malformed]:
         last = turn if isinstance(item, Imported) else last
         yield item
     if last is not None:
-        closed = SessionClosed(
-            scope=session.scope,
-            session_id=session.name,
-            timestamp_ms=last.timestamp_ms,
-            event_id=source.event_id(FORMAT, session.scope, session.name, "closed", last.event_id),
-        )
+        closed_id = source.event_id(FORMAT, session.scope, session.name, "closed", last.event_id)
+        closed = source.session_closed(session.scope, session.name, last, closed_id)
         yield Imported(session.position, closed)
 
 

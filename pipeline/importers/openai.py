@@ -22,7 +22,7 @@ from pipeline import records
 from pipeline.errors import ConfigError, PoisonError
 from pipeline.importers import source
 from pipeline.importers.source import Imported, Malformed, Value
-from pipeline.records import Scope, SessionClosed, Turn
+from pipeline.records import Scope, Turn
 
 FORMAT: Final = "openai"
 STEP_MS: Final = 1_000
@@ -108,12 +108,8 @@ def _read_session(session: _Session) -> Iterator[Imported | Malformed]:
             yield item
         next_ms += STEP_MS
     if last is not None:
-        closed = SessionClosed(
-            scope=session.scope,
-            session_id=session.session_id,
-            timestamp_ms=last.timestamp_ms,
-            event_id=session.event_id("closed", last.event_id),
-        )
+        closed_id = session.event_id("closed", last.event_id)
+        closed = source.session_closed(session.scope, session.session_id, last, closed_id)
         yield source.checked(session.path, session.value.position, session.value.place, closed)
 
 

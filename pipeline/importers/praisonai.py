@@ -24,7 +24,7 @@ from pipeline import records
 from pipeline.errors import ConfigError, PoisonError
 from pipeline.importers import source
 from pipeline.importers.source import Imported, Malformed
-from pipeline.records import Scope, SessionClosed, Turn
+from pipeline.records import Scope, Turn
 
 FORMAT: Final = "praisonai"
 MAX_FILE_BYTES: Final = 256 << 20
@@ -181,12 +181,8 @@ def _turns(session: _Session) -> Iterator[Imported | Malformed]:
         next_ms, time_from = turn.timestamp_ms + _STEP_MS, session.time_from
         yield item
     if last is not None:
-        closed = SessionClosed(
-            scope=session.scope,
-            session_id=session.session_id,
-            timestamp_ms=last.timestamp_ms,
-            event_id=session.event_id("closed", last.event_id),
-        )
+        closed_id = session.event_id("closed", last.event_id)
+        closed = source.session_closed(session.scope, session.session_id, last, closed_id)
         yield source.checked(session.path, session.position, "session", closed)
 
 

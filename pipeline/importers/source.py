@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final
 
 from pipeline import contract
 from pipeline.errors import ConfigError, PoisonError
-from pipeline.records import Event, Scope
+from pipeline.records import Event, Scope, SessionClosed, Turn
 
 MAX_LINE_BYTES: Final = 64 << 20
 """A longer line is skipped and reported; a session of 10 million words still fits."""
@@ -74,6 +74,11 @@ def event_id(form: str, scope: Scope | None, session_id: str, position: str, *co
     return hashlib.blake2b(
         parts.encode("utf-8", "surrogatepass"), digest_size=16, person=b"turnstream-impor"
     ).hexdigest()
+
+
+def session_closed(scope: Scope, session_id: str, last: Turn, closed_id: str) -> SessionClosed:
+    """Make the event that closes an imported session, at the time of its last turn."""
+    return SessionClosed(scope=scope, session_id=session_id, timestamp_ms=last.timestamp_ms, event_id=closed_id)
 
 
 def checked(path: Path, position: int, place: str, event: Event) -> Imported | Malformed:
