@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import structlog
 
@@ -17,6 +18,7 @@ from pipeline.records import from_epoch_ms
 from pipeline.settings import SummarySettings
 from pipeline.summarise import Completion, SessionSummarizer, session_text
 
+T = TypeVar("T")
 _LONGEST_WAIT_S, _MOST_DOUBLINGS = 3_600.0, 20
 _SESSIONS_AT_ONCE = 16
 _ENDED = "the worker ended while it embedded this session's summary, twice; it is tried again"
@@ -115,11 +117,11 @@ class SessionDesk:
     def _embed(self, drafts: Sequence[_Draft]) -> list[_Draft]:
         """Give the written summaries their vectors, those the model cannot take the reason."""
         written = [draft for draft in drafts if draft.completion is not None]
-        try:
-            vectors = unit_vectors(self._embedder, [draft.completion.text for draft in written if draft.completion])
-        except Exception as error:  # noqa: BLE001 - one session's boundary, see `_reason`
+        texts = [draft.completion.text for draft in written if draft.completion]
+        vectors, failure = _contained(lambda: unit_vectors(self._embedder, texts))
+        if vectors is None:
             if len(written) <= 1:
-                return [replace(d, failure=_reason(error)) if d.completion is not None else d for d in drafts]
+                return [replace(d, failure=failure) if d.completion is not None else d for d in drafts]
             return [done for draft in drafts for done in self._embed([draft])]  # one of them is to blame
         embedded = [replace(draft, vector=vector) for draft, vector in zip(written, vectors, strict=True)]
         return embedded + [draft for draft in drafts if draft.completion is None]
@@ -172,17 +174,20 @@ def _given(session: DueSession) -> str:
 def _complete(summarizer: SessionSummarizer, draft: _Draft) -> _Draft:
     if given := _given(draft.session):
         return _Draft(draft.session, draft.text, draft.digest, Completion(given, 0, 0, PLATFORM_MODEL_ID))
-    try:
-        completion = summarizer.complete(draft.session.session_id, draft.text)
-    except Exception as error:  # noqa: BLE001 - one session's boundary, see `_reason`
-        return _Draft(draft.session, draft.text, draft.digest, failure=_reason(error))
-    return _Draft(draft.session, draft.text, draft.digest, completion)
+    completion, failure = _contained(lambda: summarizer.complete(draft.session.session_id, draft.text))
+    return replace(draft, completion=completion, failure=failure)
 
 
-def _reason(error: Exception) -> str:
-    """Say why a session has no summary, for the log and whoever asks: of an error not ours its type, as it may quote.
+def _contained(work: Callable[[], T]) -> tuple[T | None, str | None]:
+    """Do one session's work; give what came of it, or why nothing did, for the log and whoever asks.
 
     Why every error ends at its session and not at the task: one session's text is not its neighbours' trouble; it is
-    listed with its reason, and tried again after ever longer waits.
+    listed with its reason, and tried again after ever longer waits. Of an error not ours only the type is told: its
+    words may quote the text.
     """
-    return str(error) if isinstance(error, TurnstreamError) else f"{type(error).__name__}; it is tried again later"
+    try:
+        return work(), None
+    except TurnstreamError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001 - a session's boundary, as the task's is
+        return None, f"{type(error).__name__}; it is tried again later"
