@@ -23,6 +23,7 @@ from retrieval.search.index import State
 from retrieval.search.protocol import Limits, Message, SessionHit, SessionSummary
 from retrieval.search.ranking import PROFILES, KeywordRanking, Ranking
 
+_Page = Callable[[apsw.Connection, State, Ranking], list[SessionHit]]
 _N_NEAR: Final = 100
 _REMEMBERED: Final = 256
 
@@ -90,22 +91,23 @@ class SessionSearch:
             return shown.found(connection, state, ranking, limit=limit, window=window, offset=offset)
 
         with self._readers.gate.passing():
-            has_vectors = False
             with self._readers.words(where) as opened:
                 if opened is None:
                     return []
                 if profile == "keyword":
                     return page(*opened, KeywordRanking(*opened, query, limits))
-                has_vectors = reads.has_traces(opened[0])
-                if not has_vectors:
+                if not reads.has_traces(opened[0]):
                     return page(*opened, _best(*opened, query, limits, None))
-            embedder = self._load_embedder()
-            vector = self._vectors.of(query, embedder)
-            with self._readers.view(where, embedder.model_key) as view:
-                if view is None:
-                    return []
-                now = view.connection, view.words()
-                return page(*now, _best(*now, query, limits, _near(view, vector, limits)))
+            return self._by_words_and_meaning(query, where, limits, page)
+
+    def _by_words_and_meaning(self, query: str, scope: Scope, limits: Limits, page: _Page) -> list[SessionHit]:
+        embedder = self._load_embedder()
+        vector = self._vectors.of(query, embedder)
+        with self._readers.view(scope, embedder.model_key) as view:
+            if view is None:
+                return []
+            now = view.connection, view.words()
+            return page(*now, _best(*now, query, limits, _near(view, vector, limits)))
 
     def window(
         self,

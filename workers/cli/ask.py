@@ -9,11 +9,11 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from pipeline.errors import ConfigError
-from retrieval import Retrieval, open_memory
+from retrieval import Retrieval
 from retrieval.memory import PROFILES
 from workers import shown
 from workers.cli import common
+from workers.cli.reading import After, Before, memory_of
 
 _TEXT_SHOWN = 240
 
@@ -26,19 +26,16 @@ def retrieve(
     chunks_per_session: Annotated[int | None, typer.Option(min=0, help="Chunks kept of each.")] = None,
     profile: Annotated[str, typer.Option(help=f"How: {' or '.join(PROFILES)}.")] = "fused",
     coverage: Annotated[bool, typer.Option("--coverage", help="Give each of the best sessions its chunks.")] = False,
-    after: Annotated[str | None, typer.Option(help="Only turns said at or after this time (ISO 8601).")] = None,
-    before: Annotated[str | None, typer.Option(help="Only turns said at or before this time (ISO 8601).")] = None,
+    after: After = None,
+    before: Before = None,
     data_dir: common.DataDir = None,
     as_json: common.AsJson = False,
 ) -> None:
     """Find what was said about a query, in one scope."""
-    settings = common.settings_of(data_dir)
-    where = common.scope_of(scope)
-    memory = open_memory(settings.data_dir)
-    try:
+    with memory_of(common.settings_of(data_dir)) as memory:
         found = memory.retrieve(
             query,
-            where,
+            common.scope_of(scope),
             profile=profile,
             top_sessions=top_sessions,
             chunks_per_session=chunks_per_session,
@@ -47,10 +44,6 @@ def retrieve(
             after=after,
             before=before,
         )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    finally:
-        memory.close()
     if as_json:
         sys.stdout.write(found.to_json() + "\n")
     else:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from pipeline.errors import ConfigError
-from pipeline.settings import Settings
-from retrieval import Memory, SessionHit, open_memory
+from retrieval import SessionHit
 from workers import shown
 from workers.cli import common
+from workers.cli.reading import After, Before, memory_of
 
 _TEXT_SHOWN = 160
 
 Offset = Annotated[int, typer.Option(min=0, help="Sessions to skip: those of the pages before.")]
-After = Annotated[str | None, typer.Option(help="Only turns said at or after this time (ISO 8601).")]
-Before = Annotated[str | None, typer.Option(help="Only turns said at or before this time (ISO 8601).")]
 Exclude = Annotated[list[str] | None, typer.Option(help="Leave this session out; may be given several times.")]
 
 
@@ -41,7 +36,7 @@ def search(
     as_json: common.AsJson = False,
 ) -> None:
     """Find the past sessions a query is about, each with its best turn and those around it."""
-    with _memory(common.settings_of(data_dir)) as memory:
+    with memory_of(common.settings_of(data_dir)) as memory:
         hits = memory.search(
             query,
             common.scope_of(scope),
@@ -77,7 +72,7 @@ def window(
     as_json: common.AsJson = False,
 ) -> None:
     """Read the turns around one of a past session."""
-    with _memory(common.settings_of(data_dir)) as memory:
+    with memory_of(common.settings_of(data_dir)) as memory:
         messages = memory.window(session_id, common.scope_of(scope), around, window=size)
     if as_json:
         _print_answer("scroll", session_id=session_id, around_message_id=around or "", messages=messages)
@@ -97,7 +92,7 @@ def recent(
     as_json: common.AsJson = False,
 ) -> None:
     """List past sessions, those spoken in last first, automated ones after all others."""
-    with _memory(common.settings_of(data_dir)) as memory:
+    with memory_of(common.settings_of(data_dir)) as memory:
         sessions = memory.recent(
             common.scope_of(scope), limit=limit, offset=offset, after=after, before=before, exclude=exclude
         )
@@ -108,17 +103,6 @@ def recent(
     for session in sessions:
         line = Text(f"{_day(session.when)}  ").append(session.session_id, style="cyan")
         common.out.print(line.append(f"  {shown.shortened(session.title, _TEXT_SHOWN)}  ({session.message_count})"))
-
-
-@contextmanager
-def _memory(settings: Settings) -> Iterator[Memory]:
-    memory = open_memory(settings.data_dir)
-    try:
-        yield memory
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    finally:
-        memory.close()
 
 
 def _print_answer(mode: str, **found: Any) -> None:

@@ -1,0 +1,32 @@
+"""What the verbs that read memory share: their options, and a memory for as long as one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from pipeline.errors import ConfigError
+from pipeline.settings import Settings
+from retrieval import Memory, open_memory
+
+After = Annotated[str | None, typer.Option(help="Only turns said at or after this time (ISO 8601).")]
+Before = Annotated[str | None, typer.Option(help="Only turns said at or before this time (ISO 8601).")]
+
+
+@contextmanager
+def memory_of(settings: Settings) -> Iterator[Memory]:
+    """Open the memory of a data folder, and close it when the block ends.
+
+    Raises:
+        ConfigError: an argument of a call in the block cannot be.
+    """
+    memory = open_memory(settings.data_dir)
+    try:
+        yield memory
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        memory.close()
