@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -26,6 +25,7 @@ from pipeline.records import Event, Scope, Turn
 from pipeline.shards import Shards
 from retrieval import open_memory
 from tests.crash.author import N_SCOPES, Author, Expected
+from tests.crash.background import Background
 from tests.crash.processes import Spawner
 from tests.running import RunningPipeline
 from workers import liveness
@@ -123,36 +123,6 @@ class Forked:
                 self._children[kind, name] = self._starts[kind](self.pipeline.environment, name)
 
 
-class Background:
-    """A thread that does something again and again until the block ends; what it raises is raised there."""
-
-    def __init__(self) -> None:
-        self._stopping = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-
-    def step(self) -> None:
-        """Do it once."""
-        raise NotImplementedError
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self.step()
-        except BaseException as error:  # noqa: BLE001 - raised again where the block ends
-            self._error = error
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-
 class Clerk(Background):
     """Publishes what the author writes at a steady rate, each event until it is accepted."""
 
@@ -185,7 +155,7 @@ class Clerk(Background):
         self.n_accepted += len(some)
         self.per_s = self.n_accepted / (now - self._since)
         self._next += self._wait_s
-        self._stopping.wait(max(0.0, self._next - now))
+        self.stopping.wait(max(0.0, self._next - now))
 
     def _is_accepted(self, some: Sequence[Event]) -> bool:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -92,30 +93,47 @@ def recovery(probes: Probes, patience: float) -> str:
     return f"searchable after p50 {statistics.median(probes.seconds):.1f} s, at most {max(probes.seconds):.1f} s"
 
 
+@dataclass(frozen=True)
+class Plan:
+    """How often whom, for a host."""
+
+    n_kills: int
+    n_server_kills: int
+    n_stops: int
+    stop_s: tuple[float, float]
+    pause_s: tuple[float, float]
+
+
+def rage(host: Host, plan: Plan, seed: int, row: Row, named: str, patience: float) -> None:
+    """Kill and stop as planned while events arrive; then nothing is lost or doubled, and a row says so for each."""
+    row.expect(f"{KILLED}{named}")
+    probes = Probes(host.pipeline)
+    clerk, asker = Clerk(host.pipeline, Author(random.Random(seed)), per_s=100), Asker(host.pipeline)
+    hand = Hand(host, random.Random(SEED), probes, pause_s=plan.pause_s)
+    hand.plan(plan.n_kills, [INGESTER, WORKER])
+    hand.plan(plan.n_server_kills, [SERVER])
+    hand.plan(plan.n_stops, [SERVER, INGESTER, WORKER], stop_s=plan.stop_s)
+    hand.wait_until_at_work()
+    with clerk, asker:
+        hand.rage()
+        hand.calm()
+    once = require_all_once(host, clerk, probes)
+    row(f"{KILLED}{named}", n=plan.n_kills, outcome=f"{once}; {recovery(probes, patience)}")
+    none_lost = f"0 of {clerk.n_accepted} acknowledged events lost"
+    row(f"{SERVER_KILLED}{named}", n=plan.n_server_kills, outcome=none_lost)
+    row(STOPPED, n=plan.n_stops, outcome=f"resumes by itself; {asker.n_answers} answers, 0 errors")
+
+
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_under_up_whoever_is_killed(
     data_dir: Path, tmp_path: Path, row: Row, long: int, patience: float
 ) -> None:
     """Whoever runs this in production sleeps: it comes back by itself."""
-    row.expect(f"{KILLED}, under up")
-    author, chance = Author(random.Random(SEED)), random.Random(SEED)
-    n_kills, n_server_kills, n_stops = 30 * long, 8 * long, 8 * long
+    stop_s = (0.5, 3.0) if long == 1 else (1.0, 60.0)
+    plan = Plan(30 * long, 8 * long, 8 * long, stop_s, pause_s=(0.2, 1.5))
     with Supervised(data_dir, tmp_path / "log", SETTINGS) as host:
-        probes = Probes(host.pipeline)
-        clerk, asker = Clerk(host.pipeline, author, per_s=100), Asker(host.pipeline)
-        hand = Hand(host, chance, probes, pause_s=(0.2, 1.5))
-        hand.plan(n_kills, [INGESTER, WORKER])
-        hand.plan(n_server_kills, [SERVER])
-        hand.plan(n_stops, [SERVER, INGESTER, WORKER], stop_s=(0.5, 3.0) if long == 1 else (1.0, 60.0))
-        hand.wait_until_at_work()
-        with clerk, asker:
-            hand.rage()
-            hand.calm()
-        once = require_all_once(host, clerk, probes)
+        rage(host, plan, SEED, row, ", under up", patience)
     assert errors_in(tmp_path / "log") == []
-    row(f"{KILLED}, under up", n=n_kills, outcome=f"{once}; {recovery(probes, patience)}")
-    row(f"{SERVER_KILLED}, under up", n=n_server_kills, outcome=f"0 of {clerk.n_accepted} acknowledged events lost")
-    row(STOPPED, n=n_stops, outcome=f"resumes by itself; {asker.n_answers} answers, 0 errors")
 
 
 @pytest.mark.timeout(900)
@@ -123,25 +141,10 @@ def test_nothing_is_lost_when_killed_every_half_second(
     data_dir: Path, tmp_path: Path, row: Row, long: int, patience: float
 ) -> None:
     """Started again at once, so that more is killed in the middle of something."""
-    row.expect(KILLED)
-    author, chance = Author(random.Random(SEED + 1)), random.Random(SEED)
-    n_kills, n_server_kills, n_stops = 70 * long, 32 * long, 6 * long
+    plan = Plan(70 * long, 32 * long, 6 * long, (0.5, 3.0), pause_s=(0.1, 0.6))
     with Forked(data_dir, tmp_path / "log", SETTINGS) as host:
-        probes = Probes(host.pipeline)
-        clerk, asker = Clerk(host.pipeline, author, per_s=100), Asker(host.pipeline)
-        hand = Hand(host, chance, probes, pause_s=(0.1, 0.6))
-        hand.plan(n_kills, [INGESTER, WORKER])
-        hand.plan(n_server_kills, [SERVER])
-        hand.plan(n_stops, [SERVER, INGESTER, WORKER], stop_s=(0.5, 3.0))
-        hand.wait_until_at_work()
-        with clerk, asker:
-            hand.rage()
-            hand.calm()
-        once = require_all_once(host, clerk, probes)
+        rage(host, plan, SEED + 1, row, "", patience)
     assert errors_in(tmp_path / "log") == []
-    row(KILLED, n=n_kills, outcome=f"{once}; {recovery(probes, patience)}")
-    row(SERVER_KILLED, n=n_server_kills, outcome=f"0 of {clerk.n_accepted} acknowledged events lost")
-    row(STOPPED, n=n_stops, outcome=f"resumes by itself; {asker.n_answers} answers, 0 errors")
 
 
 @pytest.mark.timeout(900)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Self
 
 import pytest
 
 from pipeline.records import Scope
 from pipeline.stream import connect
 from tests.conftest import RunningServer
+from tests.crash.background import Background
 from tests.crash.conftest import Row
 from tests.crash.ledger_state import state_of
 from tests.crash.live import EPOCH_S, Live, live, numbered
@@ -37,34 +36,29 @@ def site(valkey_server: RunningServer, tmp_path: Path) -> Iterator[Live]:
         yield started
 
 
-class Thief:
+class Thief(Background):
     """Empties the workers' queues as soon as something lies in them; ``stolen`` are the scopes it was to ring for."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._steal)
+        super().__init__()
+        self._client = connect(url, timeout_s=5)
         self.stolen: set[str] = set()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def step(self) -> None:
+        """Take what lies there now."""
+        with self._client.pipeline(transaction=True) as both:
+            for queue in doorbells.QUEUES:
+                both.lrange(queue, 0, -1)
+                both.delete(queue)
+            replies = both.execute()
+        for message in (message for found in replies[::2] for message in found):
+            arguments, *_ = json.loads(base64.b64decode(json.loads(message)["body"]))
+            self.stolen.update(arguments[0])
+        self.stopping.wait(0.002)
 
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def _steal(self) -> None:
-        with connect(self._url, timeout_s=5) as client:
-            while not self._stopping.wait(0.002):
-                with client.pipeline(transaction=True) as both:
-                    for queue in doorbells.QUEUES:
-                        both.lrange(queue, 0, -1)
-                        both.delete(queue)
-                    replies = both.execute()
-                for message in (message for found in replies[::2] for message in found):
-                    arguments, *_ = json.loads(base64.b64decode(json.loads(message)["body"]))
-                    self.stolen.update(arguments[0])
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._client.close()
 
 
 @pytest.mark.timeout(180)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 
@@ -15,6 +13,7 @@ from pipeline.publish import Publisher
 from pipeline.records import Scope
 from pipeline.stream import connect
 from tests.conftest import RunningServer, StartServer
+from tests.crash.background import Background
 from tests.crash.conftest import Row
 from tests.crash.ledger_state import state_of
 from tests.crash.live import Live, live, numbered
@@ -39,35 +38,26 @@ def site(server: RunningServer, tmp_path: Path) -> Iterator[Live]:
         yield started
 
 
-class Platform:
+class Platform(Background):
     """Publishes numbered turns without end; one that was refused is published again until it is accepted."""
 
     def __init__(self, publisher: Publisher) -> None:
+        super().__init__()
         self._publisher = publisher
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._publish)
         self.accepted: list[str] = []
         self.refused: set[str] = set()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def _publish(self) -> None:
-        number = 0
-        while not self._stopping.wait(0.005):
-            turn = numbered(number, SCOPES[number % len(SCOPES)])
-            try:
-                self._publisher.publish(turn)
-            except TransientError:
-                self.refused.add(turn.event_id)
-            else:
-                self.accepted.append(turn.event_id)
-                number += 1
+    def step(self) -> None:
+        """Publish the next one, or the last one again."""
+        number = len(self.accepted)
+        turn = numbered(number, SCOPES[number % len(SCOPES)])
+        try:
+            self._publisher.publish(turn)
+        except TransientError:
+            self.refused.add(turn.event_id)
+        else:
+            self.accepted.append(turn.event_id)
+        self.stopping.wait(0.005)
 
 
 def remove(site: Live, server: RunningServer) -> dict[str, Callable[[], object]]:
