@@ -103,7 +103,7 @@ def test_looking_at_the_registry_makes_none(tmp_path: Path, content: bytes | Non
     ids=["once each", "one twice", "question and answer alike", "none missing", "hardly numbered", "in tens"],
 )
 def test_a_number_that_no_turn_has_is_missed(tmp_path: Path, indexes: list[int], missing: list[int]) -> None:
-    """A turn that never came must not hide behind two that share a number; some numberings have holes of their own."""
+    """A turn that never came must not hide behind two that share a number; some have holes by nature."""
     scope = Scope("user", "u1")
     turns = [
         Turn(scope=scope, session_id="s", role="user", content="x", timestamp=n, index=index, event_id=f"e{n}")
