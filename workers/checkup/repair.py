@@ -96,6 +96,8 @@ def _ledger(settings: Settings, folder: Path, scope: Scope) -> list[Finding]:
         SnapshotStore(folder).discard("traces")
         saved = salvage(path, scope, now_ms=_now_ms())
     lost = f", {saved.n_unreadable} places could not be read: {check.RESTORE}" if saved.n_unreadable else ""
+    if not saved.n_turns:
+        lost = f": if there were any, {check.RESTORE}, and keep the damaged file until then"
     said = f"{saved.n_turns} turns saved into a new file{lost}; the damaged one is {saved.aside}"
     return [*done, repaired(what, said), *_mended(settings, path, scope)]
 

@@ -44,7 +44,10 @@ def doctor(
     }
     settings = common.settings_of(data_dir, redis_url)
     scopes = [common.scope_of(key) for key in scope] if scope else None
-    done = repair(settings, scopes=scopes) if mend else []
+    done: list[Finding] = []
+    if mend:
+        with common.err.status("mending"):
+            done = repair(settings, scopes=scopes)
     findings = []
     for finding in chain(done, examine(settings, verify=verify or mend, scopes=scopes)):
         findings.append(finding)
