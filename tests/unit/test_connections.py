@@ -32,10 +32,12 @@ def shards(tmp_path: Path) -> Shards:
     return made
 
 
-def open_ledgers() -> list[str]:
-    """Folders of the ledger files this process has open."""
+def open_ledgers(shards: Shards) -> list[str]:
+    """Folders of these shards' ledger files that this process has open; another test may have some open."""
     targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.exists()]
-    return [target.parent.name for target in targets if target.name == LEDGER_FILE]
+    return [
+        target.parent.name for target in targets if target.name == LEDGER_FILE and target.is_relative_to(shards.root)
+    ]
 
 
 @contextmanager
@@ -72,8 +74,8 @@ def test_idle_connections_are_bounded_over_all_shards(shards) -> None:
                 assert other is not None
                 assert one.has_traces() is other.has_traces() is True
         assert len(readers.idle) == 4
-        assert set(open_ledgers()) == {shards.folder(scope).name for scope in SCOPES[-2:]}
-    assert open_ledgers() == []
+        assert set(open_ledgers(shards)) == {shards.folder(scope).name for scope in SCOPES[-2:]}
+    assert open_ledgers(shards) == []
 
 
 @pytest.mark.parametrize(("max_files", "n"), [(64, 8), (1024, 256), (1_048_576, 512), (resource.RLIM_INFINITY, 512)])
@@ -125,5 +127,5 @@ def test_a_refused_ledger_is_closed_again(shards) -> None:
     with closing(ShardReaders(shards)) as readers:
         with pytest.raises(ShardError, match="another scope") as refused:  # its traceback would keep a leak alive
             read(readers, SCOPES[0])
-        assert open_ledgers() == []
+        assert open_ledgers(shards) == []
         assert "moved by hand" in str(refused.value)
