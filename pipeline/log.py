@@ -28,7 +28,9 @@ def configure(level: str = "info", style: Literal["auto", "console", "json"] = "
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever stderr is when a line is written
+        # Whatever stderr is when a line is written. A line and its end are one write: several processes share
+        # the file, and with PYTHONUNBUFFERED print() writes them apart, so that two lines run into one.
+        logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
     # The library's own retry lines quote calls and errors of other libraries, and with them user text.
