@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -23,11 +24,22 @@ PREFIX = "TURNSTREAM_"
 
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+Weight = Annotated[float, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
 class _Group(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ImportanceFactors(_Group):
+    """Weights of the parts of an exchange's importance."""
+
+    recency: Weight = Field(1.0, description="how lately it was said")
+    complexity: Weight = Field(1.0, description="how many tools it took")
+    engagement: Weight = Field(1.0, description="how many of the next exchanges follow up on it")
+    continuity: Weight = Field(1.0, description="how many later exchanges refer to it")
+    success: Weight = Field(1.0, description="how it ended")
 
 
 class RedisSettings(_Group):
@@ -138,6 +150,36 @@ class RetrievalSettings(_Group):
     weight_importance: Ratio = Field(0.05, description="weight of importance")
 
 
+class ContextSettings(_Group):
+    """Session memory, and the block that a prompt is given of it."""
+
+    backend: Literal["sqlite", "memory", "redis", "postgres"] = Field(
+        "sqlite", description="where recent exchanges are kept; sqlite: the scope's ledger"
+    )
+    url: SecretStr | None = Field(None, description="connection string of the redis or postgres backend")
+    ttl_s: Seconds | None = Field(
+        None, description="silence after which a session's memory counts as none; unset: never"
+    )
+    strategy: Literal["fixed", "importance", "semantic", "hierarchical", "dynamic", "adaptive"] = Field(
+        "dynamic", description="how a session is condensed"
+    )
+    max_conversations: Count = Field(10, description="exchanges in a session's window")
+    max_conclusions: Count = Field(5, description="conclusions in a session's window")
+    max_tokens_for_context: Count = Field(1_024, description="longest block, headings included")
+    n_exchanges: Count = Field(3, description="strategy fixed: exchanges shown")
+    max_result_chars: Count = Field(200, description="strategy fixed: characters of a result")
+    n_key_results: Annotated[int, Field(ge=0)] = Field(2, description="strategy fixed: key results of an exchange")
+    compression_level: Literal["auto", "conservative", "balanced", "aggressive"] = Field(
+        "auto", description="strategy adaptive: share kept, 0.8, 0.5 or 0.25; auto: by how the session goes"
+    )
+    enable_semantic_clustering: bool = Field(
+        True, description="strategies dynamic and hierarchical: group by meaning"
+    )
+    enable_user_profiling: bool = Field(True, description="strategy hierarchical: facts about the user")
+    importance_factors: ImportanceFactors = Field(ImportanceFactors(), description="strategy importance: weights")
+    template: Path | None = Field(None, description="file that the block is laid out by; unset: our own")
+
+
 class HealthSettings(_Group):
     """When something that waits counts as stuck."""
 
@@ -184,6 +226,7 @@ class Settings(BaseSettings):
     summary: SummarySettings = SummarySettings()
     index: IndexSettings = IndexSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
+    context: ContextSettings = ContextSettings()
     health: HealthSettings = HealthSettings()
     metrics: MetricsSettings = MetricsSettings()
 
@@ -217,13 +260,17 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def _reject_unknown_variables() -> None:
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
-    for group, info in Settings.model_fields.items():
-        if isinstance(info.annotation, type) and issubclass(info.annotation, _Group):
-            known |= {f"{PREFIX}{group}__{name}".upper() for name in info.annotation.model_fields}
+    known = {name.upper() for name in _variables(Settings, PREFIX)}
     unknown = sorted(n for n in os.environ if n.startswith(PREFIX) and n.upper() not in known)
     if unknown:
         raise ConfigError(f"unknown setting {', '.join(unknown)}; 'turnstream settings' lists every setting")
+
+
+def _variables(group: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, info in group.model_fields.items():
+        yield prefix + name
+        if isinstance(info.annotation, type) and issubclass(info.annotation, _Group):
+            yield from _variables(info.annotation, f"{prefix}{name}__")
 
 
 def mask_url(url: str) -> str:

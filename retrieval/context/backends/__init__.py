@@ -1,0 +1,1 @@
+"""Where the recent entries of a session are kept, one module per store."""

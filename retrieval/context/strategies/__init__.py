@@ -1,0 +1,1 @@
+"""Condensation strategies: what of a session goes into a prompt, one module each."""

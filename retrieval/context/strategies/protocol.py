@@ -1,0 +1,112 @@
+"""What a condensation strategy is given, and what it answers with.
+
+A strategy reads entries and offers pieces of text, best first. It never counts tokens and never writes: `budget`
+takes what fits, `block` lays it out and fences it. So every strategy keeps within its budget in the same way, and
+the same entries, objective and clock always give the same block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.settings import ContextSettings
+from retrieval.context.entry import Entry
+
+FloatRows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request for context.
+
+    Args:
+        entries: the session's, oldest first, all of them.
+        vectors: ``(n, d) float32``, a row per entry, L2-normalised; a row of zeros: not embedded yet.
+        objective: what is to be done next; None: not told.
+        objective_vector: ``(d,) float32``, L2-normalised; None: no objective, or no model.
+        now_ms: the time, epoch milliseconds.
+        settings: limits and weights.
+    """
+
+    entries: Sequence[Entry]
+    vectors: FloatRows
+    objective: str | None
+    objective_vector: npt.NDArray[np.float32] | None
+    now_ms: int
+    settings: ContextSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some text that may stand in the block.
+
+    Args:
+        section: the heading it stands under; "" for none. Sections stand in the order of `Offer.sections`.
+        place: pieces of a section are sorted by it.
+        text: what is written, as data: it is fenced and may hold anything.
+        entry_ids: the entries it is made from.
+        score: how much the strategy wants it, on the strategy's own scale.
+        why: the reason, for people.
+        shorter: texts tried instead, longest first, when it does not fit.
+    """
+
+    section: str
+    place: tuple[float, ...]
+    text: str
+    entry_ids: tuple[str, ...]
+    score: float
+    why: str
+    shorter: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What became of an entry, or of something made from several, and why."""
+
+    entry_ids: tuple[str, ...]
+    is_kept: bool
+    score: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a strategy would put into the block.
+
+    Args:
+        pieces: in the order in which they are taken while there is room.
+        left: entries that it leaves out whatever the room, and why.
+        sections: headings in the order of the block.
+        shares: of the room, by section; what one leaves unused flows on to the next. Empty: first come, first served.
+    """
+
+    pieces: Sequence[Piece]
+    left: Sequence[Decision] = ()
+    sections: Sequence[str] = ("",)
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+
+class Strategy(Protocol):
+    """Chooses what of a session's past goes into a prompt."""
+
+    @property
+    def name(self) -> str:
+        """Name it as in the settings."""
+        ...
+
+    def offer(self, asked: Asked) -> Offer:
+        """Offer pieces for a block; changes nothing.
+
+        Raises:
+            ValueError: a setting that this strategy cannot work with; the message names it.
+        """
+        ...
+
+
+CountTokens = Callable[[str], int]
+"""Counts the tokens of a text; must not shrink when text is added."""
