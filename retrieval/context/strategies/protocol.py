@@ -31,6 +31,8 @@ class Asked:
         objective_vector: ``(d,) float32``, L2-normalised; None: no objective, or no model.
         now_ms: the time, epoch milliseconds.
         settings: limits and weights.
+        max_tokens: of the whole block, for a strategy that says less of each entry where there is little room; None:
+            as many as the settings say.
     """
 
     entries: Sequence[Entry]
@@ -39,6 +41,7 @@ class Asked:
     objective_vector: npt.NDArray[np.float32] | None
     now_ms: int
     settings: ContextSettings
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +86,14 @@ class Offer:
         left: entries that it leaves out whatever the room, and why.
         sections: headings in the order of the block.
         shares: of the room, by section; what one leaves unused flows on to the next. Empty: first come, first served.
+        ends_at_first_left_out: what comes after a piece that does not fit is not taken either.
     """
 
     pieces: Sequence[Piece]
     left: Sequence[Decision] = ()
     sections: Sequence[str] = ("",)
     shares: Mapping[str, float] = field(default_factory=dict)
+    ends_at_first_left_out: bool = False
 
 
 class Strategy(Protocol):
