@@ -1,0 +1,235 @@
+"""Making a text shorter by leaving words out; nothing is ever written that was not said.
+
+A text is cut into *units*: words where there are spaces, clauses where there are none (Chinese, Japanese, Thai). What
+`protected` names stays. The rest stays while there is room, best first, by a score that can be read: how rare a word
+is, whether the objective has it, how much its clause says, and whether it was said before; fillers and stop words go
+first. A shortened text ends with `[…]`, and one that does is never shortened again: compressing twice is compressing
+once. To shorten more, start from the text itself.
+
+The share is of the text's UTF-8 bytes, mark included. Protected spans count as kept: they use up the share first, and
+where they alone are more, they are all that is kept. Bytes land within one unit of what is asked.
+
+Sources: Jiang et al. 2023 (LLMLingua: dropping words by how little they tell), Jiang et al. 2024 (LongLLMLingua).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from retrieval.context import protected
+from retrieval.fused.lexical import STOP_WORDS
+
+MARK: Final = "[…]"
+"""Ends a text from which something was left out."""
+
+_UNSPACED: Final = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_UNIT: Final = re.compile(
+    rf"[^\s{_UNSPACED}。！？；，、：]+|[{_UNSPACED}][^\s。！？；，、：]*[。！？；，、：…]*|[。！？；，、：]+"
+)
+_IS_UNSPACED: Final = re.compile(rf"[{_UNSPACED}]")
+_TERM: Final = re.compile(rf"[{_UNSPACED}]{{1,2}}|[^\W_{_UNSPACED}]+(?:['’-][^\W_{_UNSPACED}]+)*")
+_SENTENCE_END: Final = re.compile(r"[.!?。！？…]+[\"'”’)\]]*$")
+_FILLERS_TEXT: Final = """
+absolutely actually ah alright amazing anyway aw awesome basically btw bye certainly cool definitely exactly gonna
+gotta great guess ha haha hello hey hi hmm honestly just kinda lately like literally lol lot lots maybe nice oh ok okay
+perhaps please pretty probably quite really simply sorry stuff sure thank thanks thing things totally truly uh um very
+well wow yeah yep yes
+"""
+_FILLERS: Final = frozenset(_FILLERS_TEXT.split())
+_RARITY, _CLAUSE, _BESIDE_FACT = 0.4, 0.45, 0.15
+_STOP_WEIGHT, _FILLER_WEIGHT, _SAID_BEFORE, _ASKED_FOR = 0.15, 0.0, 0.4, 0.6
+_BEGINNING: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What is known of words from all texts that are shortened together.
+
+    Args:
+        n_texts: how many those are.
+        found_in: in how many of them a word is.
+    """
+
+    n_texts: int
+    found_in: Mapping[str, int]
+
+    def rarity(self, term: str) -> float:
+        """Weigh a word, in (0, 1]: 1 when one text has it."""
+        return math.log1p(self.n_texts / max(self.found_in.get(term, 1), 1)) / math.log1p(self.n_texts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A word, or a clause of a script without spaces: characters ``[start, stop)`` of its text."""
+
+    start: int
+    stop: int
+    n_bytes: int
+    terms: tuple[str, ...]
+    clause: int
+    sentence: int
+    is_protected: bool
+
+
+def vocabulary(texts: Iterable[str]) -> Vocabulary:
+    """Learn the words of the texts that are shortened together."""
+    found_in: Counter[str] = Counter()
+    n_texts = 0
+    for text in texts:
+        n_texts += 1
+        found_in.update({term for unit in _units(text) for term in unit.terms})
+    return Vocabulary(max(n_texts, 1), found_in)
+
+
+def protected_share(text: str) -> float:
+    """Tell the least share of a text that shortening keeps, in [0, 1]."""
+    if not text.strip() or is_shortened(text):
+        return 1.0
+    kept = [unit.n_bytes + 1 for unit in _units(text) if unit.is_protected]
+    return min(1.0, (sum(kept) + len(f" {MARK}".encode())) / n_bytes(text)) if kept else 0.0
+
+
+def is_shortened(text: str) -> bool:
+    """Tell whether something was left out of a text."""
+    return text.endswith(MARK)
+
+
+def n_bytes(text: str) -> int:
+    """Count UTF-8 bytes, which is what shares are of."""
+    return len(text.encode())
+
+
+def shorten(text: str, share: float, known: Vocabulary, objective: str = "") -> str:
+    """Leave words out of a text until ``share`` of its bytes are left; see the module for what stays.
+
+    Args:
+        text: any text; one that was shortened comes back as it is.
+        share: of its bytes, in [0, 1].
+        known: how rare words are; of this text and those beside it.
+        objective: what is to be done next; its words stay rather than others.
+    """
+    room = share * n_bytes(text) - n_bytes(f" {MARK}")
+    if share >= 1 or not text.strip() or is_shortened(text):
+        return text
+    units = _units(text)
+    kept = _chosen(units, _scores(units, known, _beginnings(objective)), room)
+    if len(kept) == len(units):
+        return text
+    written = _written(text, units, kept)
+    shortened = f"{written} {MARK}" if written else MARK
+    return shortened if n_bytes(shortened) < n_bytes(text) else text
+
+
+@lru_cache(maxsize=4_096)
+def _units(text: str) -> tuple[_Unit, ...]:
+    spans = protected.spans(text)
+    units: list[_Unit] = []
+    clause = sentence = place = 0
+    for match in _UNIT.finditer(text):
+        start, stop = match.span()
+        if units and "\n" in text[units[-1].stop : start]:
+            clause, sentence = clause + 1, sentence + 1
+        while place < len(spans) and spans[place].stop <= start:
+            place += 1
+        is_protected = place < len(spans) and spans[place].start < stop
+        terms = tuple(term.casefold() for term in _TERM.findall(match[0]))
+        units.append(_Unit(start, stop, n_bytes(match[0]), terms, clause, sentence, is_protected))
+        clause += protected.CLAUSE_END.search(match[0]) is not None
+        sentence += _SENTENCE_END.search(match[0]) is not None
+    return tuple(units)
+
+
+def _scores(units: Sequence[_Unit], known: Vocabulary, asked_for: Collection[str]) -> list[float]:
+    """Score how much each unit tells: for itself, by its clause, and by standing beside what is protected."""
+    weights = []
+    said: set[str] = set()
+    for unit in units:
+        weights.append(_weight(unit, known, asked_for, said))
+        said.update(unit.terms)
+    in_clause: dict[int, list[float]] = {}
+    for unit, weight in zip(units, weights, strict=True):
+        if weight > _STOP_WEIGHT:
+            in_clause.setdefault(unit.clause, []).append(weight)
+    worth = {clause: sum(listed) / len(listed) for clause, listed in in_clause.items()}
+    facts = {unit.clause for unit in units if unit.is_protected}
+    return [
+        _RARITY * weight + _CLAUSE * worth.get(unit.clause, 0.0) + _BESIDE_FACT * (unit.clause in facts)
+        if weight > _STOP_WEIGHT
+        else weight * (1 + worth.get(unit.clause, 0.0)) / 2
+        for unit, weight in zip(units, weights, strict=True)
+    ]
+
+
+def _weight(unit: _Unit, known: Vocabulary, asked_for: Collection[str], said: Collection[str]) -> float:
+    """Weigh a unit for itself; a word that says nothing weighs `_STOP_WEIGHT` at most."""
+    telling = [term for term in unit.terms if term not in STOP_WORDS]
+    if not telling:
+        return _STOP_WEIGHT if unit.terms else _FILLER_WEIGHT
+    if all(term in _FILLERS for term in telling):
+        return _FILLER_WEIGHT
+    weights = [
+        known.rarity(term) * (_SAID_BEFORE if term in said else 1.0) + _ASKED_FOR * (term[:_BEGINNING] in asked_for)
+        for term in telling
+    ]
+    return _STOP_WEIGHT + sum(weights) / len(weights)
+
+
+def _beginnings(text: str) -> frozenset[str]:
+    """Give the first letters of a text's telling words: words that begin alike are mostly forms of one."""
+    terms = (term.casefold() for term in _TERM.findall(text))
+    return frozenset(term[:_BEGINNING] for term in terms if term not in STOP_WORDS)
+
+
+def _chosen(units: Sequence[_Unit], scores: list[float], room: float) -> list[int]:
+    """Give the places of the units that stay: the protected, then the best that fit."""
+    kept = {place for place, unit in enumerate(units) if unit.is_protected}
+    left = room - sum(units[place].n_bytes + 1 for place in kept)
+    for place in sorted(range(len(units)), key=lambda place: (-scores[place], place)):
+        cost = units[place].n_bytes + 1
+        if place not in kept and cost <= left:
+            kept.add(place)
+            left -= cost
+    return [place for place in sorted(kept) if units[place].is_protected or _leads_on(units, scores, kept, place)]
+
+
+def _leads_on(units: Sequence[_Unit], scores: list[float], kept: Collection[int], place: int) -> bool:
+    """Tell whether a word stands for itself, or the words it leads to are kept: "of the" alone reads badly."""
+    while scores[place] <= _STOP_WEIGHT and not units[place].is_protected:
+        following = place + 1
+        if following == len(units) or units[following].clause != units[place].clause:
+            return place - 1 in kept
+        if following not in kept:
+            return False
+        place = following
+    return True
+
+
+def _written(text: str, units: Sequence[_Unit], kept: list[int]) -> str:
+    """Join what stays, with the spaces that stood between; a sentence that lost its end gets its mark back."""
+    ends = {unit.sentence: mark[0] for unit in units if (mark := _SENTENCE_END.search(text[unit.start : unit.stop]))}
+    parts: list[str] = []
+    for number, place in enumerate(kept):
+        unit = units[place]
+        parts.append(text[unit.start : unit.stop])
+        following = units[kept[number + 1]] if number + 1 < len(kept) else None
+        is_last = following is None or following.sentence != unit.sentence
+        if is_last and unit.sentence in ends and not _SENTENCE_END.search(parts[-1]):
+            parts[-1] = parts[-1].rstrip(",;:，；：") + ends[unit.sentence]
+        if following is not None:
+            parts.append(_gap(text[unit.stop : following.start], is_next=kept[number + 1] == place + 1))
+    return "".join(parts)
+
+
+def _gap(between: str, *, is_next: bool) -> str:
+    """Give what stands between two units: as it was when nothing was left out, else one break, space or nothing."""
+    if is_next:
+        return between
+    if "\n" in between:
+        return "\n"
+    return " " if any(character.isspace() for character in between) else ""

@@ -1,0 +1,145 @@
+"""What must survive when a text is shortened: spans that no other words can stand for.
+
+| kind | for example |
+|---|---|
+| code | ``` `git push` ```, `load_settings()`, `maxRetries`, `--dry-run` |
+| address | a URL, a path, a mail address, `@ana` |
+| id | `ORD-7731`, `v2.4`, a digest |
+| number | `90 days`, `€ 40`, `two kids` (with what it counts) |
+| date | `3 May`, `last week`, `周末` |
+| negation | `not sure`, `不去` (with what it denies) |
+| name | a capitalised word that is not one by its place alone |
+| decision | the whole clause in which something was settled |
+
+Why spans and not words: "not" without its verb, or "90" without "days", says something else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from retrieval.fused.lexical import STOP_WORDS
+
+CLAUSE_END: Final = re.compile(r"[.!?;:,…][\"'”’)\]]*(?=\s|$)|[。！？；，、：…]|\n")
+
+
+class Span(NamedTuple):
+    """Characters ``[start, stop)`` of a text, and why they stay."""
+
+    start: int
+    stop: int
+    kind: str
+
+
+_NUMBER_WORDS: Final = (
+    "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|sixty|hundred"
+    "|thousand|million|billion|half|dozen|twice|couple"
+)
+_MONTHS: Final = (
+    "January|February|March|April|June|July|August|September|October|November|December"
+    "|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec"
+)
+_DAYS: Final = "(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
+_SAID_BY_CALENDAR: Final = (
+    rf"\b(?:\d{{1,2}}(?:st|nd|rd|th)?\s(?:of\s)?(?:{_MONTHS}|May)|{_MONTHS}|May(?=\s\d)"
+    rf"|(?i:{_DAYS}|yesterday|today|tomorrow|tonight))\b\.?(?:,?\s\d{{1,4}}\b)*"
+    r"|\b(?i:last|next|this|past)\s(?i:week|month|year|weekend|night|summer|winter|spring|fall|autumn)\b"
+    r"|[今明昨前去][天年]|[上下][周个]?[个]?[月周]|星期.|周末|周[一二三四五六日]"
+)
+_DENIED: Final = (
+    r"\b(?i:not|no|never|none|nobody|nothing|neither|nor|cannot|without|hardly|\w+n['’]t)\b(?:\s(?P<denied>[\w'’-]+))?"
+    r"|[不没无別别未非]"
+)
+_PATTERNS: Final = {
+    "code": r"```.*?```|`[^`\n]+`|(?<!\S)--?[a-z][\w-]+(?:=\S+)?|\b\w+\(\)"
+    r"|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b|\b\w+(?:_\w+)+\b|\b\w+(?:::\w+)+\b|</?\w+>",
+    "address": r"\b(?:https?|ftp|file|redis|postgres(?:ql)?)://\S*[^\s.,;:!?)\]]|\bwww\.\S+|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    r"|(?<!\S)@\w+|(?<![\w/])(?:~|\.{1,2})?/[\w.@~+-]+(?:/[\w.@~+-]*)*|\b[A-Za-z]:\\\S+"
+    r"|\b[\w-]+(?:/[\w.-]+)+\.\w+\b|\b[\w-]+\.(?:py|js|ts|md|txt|json|toml|ya?ml|sql|csv|log|conf|sh|html)\b",
+    "id": r"(?<!\w)#\w+|\b(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[A-Za-z0-9]+(?:[-.][A-Za-z0-9]+)+\b"
+    r"|\b(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{2,}\b",
+    "date": _SAID_BY_CALENDAR,
+    "number": r"(?:[$€£¥]\s?)?\d(?:[\d.,:/-]*\d)?(?:\s?[%€$£¥°][CF]?|\s?(?P<unit>[^\W\d_]+))?"
+    rf"|\b(?i:{_NUMBER_WORDS})\b(?:\s(?P<counted>[^\W\d_]+))?"
+    r"|[零〇一二三四五六七八九十百千万两几]+[^\W\d_]",
+    "negation": _DENIED,
+}
+_PATTERN: Final = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _PATTERNS.items()), re.DOTALL)
+_DECISION: Final = re.compile(
+    r"\b(?i:decided?|decision|agreed|settled\son|chose|chosen|(?:we|i)(?:['’]ll|\swill)\s(?:use|go|take|keep)"
+    r"|going\swith|let['’]?s\s(?:use|go\swith|keep|take)|must|approved|rejected|confirmed)\b"
+    r"|决定|同意|选择|选定|确定|必须|批准|拒绝"
+)
+_CAPITALISED: Final = re.compile(r"[^\W\d_a-z][\w'’-]*")
+_STARTS: Final = re.compile(r"(?:^|[.!?…:]\s*[\"'“‘(]?|\n\s*(?:[-*>]\s*)?)$")
+_COMMON_STARTS_TEXT: Final = """
+absolutely actually also amazing although anyway awesome aw basically because besides bye certainly congrats
+congratulations cool definitely even everyone everything exactly fantastic finally first glad good great ha haha hello
+hey hi hmm honestly hopefully however indeed just last let let's like literally lol look maybe meanwhile nice nope now
+oh ok okay once one only originally perhaps please probably really right seems since so some someone something
+sometimes sorry sounds still such sure thank thanks then though today totally true until well whatever while wow yeah
+yep yes yet add ask call check find fix open put run set show take tell use write
+"""
+_COMMON_STARTS: Final = frozenset(_COMMON_STARTS_TEXT.split())
+_WORD: Final = re.compile(r"\w+")
+_NO_NAME: Final = ("ing", "ly", "ed")
+_MAX_DECISION_CHARS: Final = 200
+
+
+def spans(text: str) -> list[Span]:
+    """List what must stay of a text, in order and without overlaps."""
+    found = [_span(match) for match in _PATTERN.finditer(text)]
+    found += _names(text)
+    found += _decisions(text)
+    return _merged(sorted(found))
+
+
+def _span(match: re.Match[str]) -> Span:
+    """Give one match; what follows a number or a negation belongs to it unless it is a word that says nothing."""
+    kind = next(name for name in _PATTERNS if match[name] is not None)
+    stop = match.end()
+    for follower in ("unit", "counted", "denied"):
+        word = match[follower]
+        if word is not None and word.casefold() in STOP_WORDS:
+            stop = match.start(follower)
+    return Span(match.start(), match.start() + len(match[0][: stop - match.start()].rstrip()), kind)
+
+
+def _names(text: str) -> list[Span]:
+    """Find names; a word that begins a sentence is one too, unless it is common or stands elsewhere in lower case."""
+    lower_case = frozenset(word for word in _WORD.findall(text) if word.islower())
+    found = []
+    for match in _CAPITALISED.finditer(text):
+        word = match[0].casefold()
+        if not match[0][0].isupper() or word in STOP_WORDS or word.split("'")[0].split("’")[0] in STOP_WORDS:
+            continue
+        starts = _STARTS.search(text, max(0, match.start() - 8), match.start()) is not None
+        if starts and (word in _COMMON_STARTS or word in lower_case or word.endswith(_NO_NAME)):
+            continue
+        found.append(Span(match.start(), match.end(), "name"))
+    return found
+
+
+def _decisions(text: str) -> list[Span]:
+    found = []
+    for match in _DECISION.finditer(text):
+        ends = [
+            end.end() for end in CLAUSE_END.finditer(text, max(0, match.start() - _MAX_DECISION_CHARS), match.start())
+        ]
+        start = ends[-1] if ends else max(0, match.start() - _MAX_DECISION_CHARS)
+        end = CLAUSE_END.search(text, match.end(), match.end() + _MAX_DECISION_CHARS)
+        stop = end.start() if end else min(len(text), match.end() + _MAX_DECISION_CHARS)
+        found.append(Span(start, stop, "decision"))
+    return found
+
+
+def _merged(ordered: list[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for span in ordered:
+        if merged and span.start < merged[-1].stop:
+            last = merged[-1]
+            merged[-1] = Span(last.start, max(last.stop, span.stop), last.kind)
+        else:
+            merged.append(span)
+    return merged
