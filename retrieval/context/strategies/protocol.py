@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from pipeline.settings import ContextSettings
 from retrieval.context.entry import Entry
+from retrieval.context.entry_facts import EntryFacts
 
 FloatRows = npt.NDArray[np.float32]
 
@@ -33,6 +34,7 @@ class Asked:
         settings: limits and weights.
         max_tokens: of the whole block, for a strategy that says less of each entry where there is little room; None:
             as many as the settings say.
+        facts: of these entries, or of earlier ones; None: not at hand. See `relevance.facts_of`.
     """
 
     entries: Sequence[Entry]
@@ -42,6 +44,12 @@ class Asked:
     now_ms: int
     settings: ContextSettings
     max_tokens: int | None = None
+    facts: EntryFacts | None = None
+
+
+def room_of(asked: Asked) -> int:
+    """Give the tokens that a block may have."""
+    return asked.settings.max_tokens_for_context if asked.max_tokens is None else asked.max_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

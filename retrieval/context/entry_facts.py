@@ -1,0 +1,149 @@
+"""What scorers want to know of a session's entries; made once, and brought up to date entry by entry.
+
+An entry counts as *followed up* by one of the next three that names it, or that asks with two of its telling words or
+with half of what it asks with, and says something else. It counts as *referred to* by each later entry that names it
+in ``refs`` or quotes an identifier (a path, an address, a ticket, a long number) that was first said in it. Why
+identifiers alone: words come back by chance, ``invoice-2231.pdf`` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.ledger import words
+from retrieval.context.entry import Entry, Outcome
+from retrieval.context.entry_words import Numbers, ReadEntry, Scores, WordIndex, terms
+from retrieval.fused.asking import stop_stems
+from retrieval.fused.lexical import K1, B, idf
+
+FOLLOWING: Final = 3
+"""Entries after one in which a follow-up is looked for. Source: the table of strategy `importance`."""
+_SUCCESS: Final = {Outcome.DONE: 1.0, Outcome.UNKNOWN: 0.5, Outcome.FAILED: 0.2}
+_MOST_HOLDERS: Final = 0.05
+_LEAST_HOLDERS: Final = 6
+"""An identifier in more entries than either allows is an everyday word of the session."""
+
+
+class EntryFacts:
+    """The words of some entries; immutable, to be shared between threads.
+
+    Args:
+        entries: the session's, oldest first.
+        known: the words of entries that begin in the same way; what they share is not read again.
+    """
+
+    def __init__(self, entries: Sequence[Entry], known: EntryFacts | None = None) -> None:
+        self.entries = entries
+        n_known = _n_shared(entries, known.entries) if known else 0
+        read = [ReadEntry(entry) for entry in entries[n_known:]]
+        self.read: list[ReadEntry] = [*known.read[:n_known], *read] if known else read
+        self._lengths = np.array([one.n_words for one in self.read], np.float32)
+        self.index: WordIndex = (
+            known.index if known and known.index.covers(n_known, len(entries)) else WordIndex(self.read)
+        )
+        self._tail = WordIndex(self.read[self.index.n :], first=self.index.n)
+
+    def bm25(self, text: str) -> Scores:
+        """Score each entry by the words it shares with a text: ``(n,)`` in [0, 1), a share of the most it could be.
+
+        A word that no entry has counts as a rare one that is missing.
+        """
+        asked = sorted(set(terms(text)) - stop_stems()) or sorted(set(terms(text)))
+        scores = np.zeros(len(self.entries), np.float32)
+        if not asked or not len(scores):
+            return scores
+        found = [self._holders(term) for term in words.ids_of(asked)]
+        weights = idf(len(scores), [len(owners) for owners, _ in found])
+        length = 1 - B + B * self._lengths / max(float(self._lengths.mean()), 1)
+        for weight, (owners, times) in zip(weights.tolist(), found, strict=True):
+            scores[owners] += weight * times / (times + K1 * length[owners])
+        return np.asarray(scores / weights.sum(), np.float32)
+
+    def n_shared(self, place: int, others: Sequence[int]) -> Scores:
+        """Give the share of words that an entry has in common with each of others: ``(m,)``, 1 for the same ones."""
+        mine = self.read[place].terms
+        both = [len(mine & self.read[other].terms) for other in others]
+        either = [len(mine | self.read[other].terms) or 1 for other in others]
+        return np.array([n / m for n, m in zip(both, either, strict=True)], np.float32)
+
+    @cached_property
+    def followed(self) -> npt.NDArray[np.bool_]:
+        """Which of the next entries follow each up, by words or by naming it: ``(n, FOLLOWING)``."""
+        followed = np.zeros((len(self.read), FOLLOWING), np.bool_)
+        for place, one in enumerate(self.read):
+            for step, later in enumerate(self.read[place + 1 : place + 1 + FOLLOWING]):
+                is_named = self.entries[place].entry_id in self.entries[place + 1 + step].refs
+                followed[place, step] = is_named or later.follows(one)
+        return followed
+
+    def repeats(self, place: int, other: int) -> bool:
+        """Tell whether two entries say the same: the same words and numbers, whatever their order."""
+        return self.read[place].terms == self.read[other].terms
+
+    @cached_property
+    def n_refs(self) -> Numbers:
+        """How many later entries refer to each: ``(n,)``."""
+        refs: list[set[int]] = [set() for _ in self.read]
+        places = {entry.entry_id: place for place, entry in enumerate(self.entries)}
+        for place, entry in enumerate(self.entries):
+            for named in (places.get(entry_id) for entry_id in entry.refs):
+                if named is not None and named < place:
+                    refs[named].add(place)
+        for holders in self._holders_of_identifiers():
+            refs[holders[0]].update(holders[1:])
+        return np.array([len(some) for some in refs], np.int64)
+
+    @cached_property
+    def times_ms(self) -> Numbers:
+        """When each was said last: ``(n,)``."""
+        return np.array([entry.time_ms for entry in self.entries], np.int64)
+
+    @cached_property
+    def is_pinned(self) -> npt.NDArray[np.bool_]:
+        """Which are never to be left out: ``(n,)``."""
+        return np.array([entry.is_pinned for entry in self.entries], np.bool_)
+
+    @cached_property
+    def n_recalls(self) -> Numbers:
+        """How often each was brought up again: ``(n,)``."""
+        return np.array([entry.recalls for entry in self.entries], np.int64)
+
+    @cached_property
+    def n_tools(self) -> Numbers:
+        """How many tools each took: ``(n,)``."""
+        return np.array([len(entry.tools) for entry in self.entries], np.int64)
+
+    @cached_property
+    def n_bytes(self) -> Numbers:
+        """About how long the text of each is: ``(n,)``, in UTF-8 bytes."""
+        return np.array([one.n_bytes for one in self.read], np.int64)
+
+    @cached_property
+    def success(self) -> Scores:
+        """How each ended: ``(n,)``, 1 for done, 0.5 for unknown, 0.2 for failed."""
+        return np.array([_SUCCESS[entry.outcome] for entry in self.entries], np.float32)
+
+    def _holders_of_identifiers(self) -> list[list[int]]:
+        holders: dict[str, list[int]] = {}
+        for place, one in enumerate(self.read):
+            for identifier in one.identifiers:
+                holders.setdefault(identifier, []).append(place)
+        most = max(_LEAST_HOLDERS, _MOST_HOLDERS * len(self.read))
+        return [places for places in holders.values() if 1 < len(places) <= most]
+
+    def _holders(self, term: np.uint32) -> tuple[Numbers, Scores]:
+        indexed, tail = self.index.holders(term), self._tail.holders(term)
+        return np.concatenate([indexed[0], tail[0]]), np.concatenate([indexed[1], tail[1]])
+
+
+def _n_shared(entries: Sequence[Entry], known: Sequence[Entry]) -> int:
+    """Count the entries at the beginning that are the very same objects: an edited one is another."""
+    for place, (one, other) in enumerate(zip(entries, known, strict=False)):
+        if one is not other:
+            return place
+    return min(len(entries), len(known))

@@ -1,0 +1,106 @@
+"""The words of one entry, and an index of those of many.
+
+Words are those of the ledger's full text, so English is stemmed and Chinese comes by the character; beside the
+characters stand their pairs, which tell more.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.ledger import words
+from pipeline.ledger.fulltext import UNSPACED
+from retrieval.context.entry import Entry
+from retrieval.fused.asking import stop_stems
+
+Scores = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.int64]
+
+_MAX_CHARS: Final = 32_768
+"""Of a text; the words of a longer one are those of its beginning."""
+_SHARED_WORDS: Final = 2
+_SHARED_PART: Final = 0.5
+_UNSORTED: Final = 512
+_LEAST_IDENTIFIER: Final = 4
+_LOOKS_LIKE_ONE: Final = re.compile(r"[A-Za-z0-9][\w./:@#\\-]{2,255}", re.ASCII)
+_IDENTIFIER: Final = re.compile(
+    r"[A-Za-z][\w.-]{0,64}\d|\d[\w.-]{0,64}[A-Za-z]|\w[/\\_@:#]\w|[a-z][A-Z]|\d{5}|\w\.[A-Za-z]{2,5}$", re.ASCII
+)
+_IS_UNSPACED: Final = re.compile(UNSPACED)
+
+
+class ReadEntry:
+    """The words of one entry."""
+
+    __slots__ = ("asked", "counts", "identifiers", "n_bytes", "n_words", "terms")
+
+    def __init__(self, entry: Entry) -> None:
+        text = "\n".join((entry.objective, entry.conclusion, *entry.key_results))
+        listed = terms(text)
+        self.n_bytes = len(text.encode(errors="replace"))
+        self.n_words = len(listed)
+        self.counts = Counter(listed)
+        self.terms = frozenset(self.counts)
+        self.asked = frozenset(_telling(terms(entry.objective)))
+        self.identifiers = frozenset(identifiers(text))
+
+    def follows(self, earlier: ReadEntry) -> bool:
+        """Tell whether it asks about what an earlier one says, and is not just the same again."""
+        n_shared = len(self.asked & earlier.terms)
+        is_about = n_shared >= _SHARED_WORDS or (n_shared > 0 and n_shared >= _SHARED_PART * len(self.asked))
+        return is_about and self.terms != earlier.terms
+
+
+class WordIndex:
+    """For each word the entries that hold it, sorted by the word."""
+
+    def __init__(self, read: Sequence[ReadEntry], first: int = 0) -> None:
+        self.n = first + len(read)
+        flat = [term for one in read for term in one.counts]
+        ids = words.ids_of(flat)
+        order = np.argsort(ids, kind="stable")
+        self._ids = ids[order]
+        owners = np.repeat(np.arange(first, self.n), [len(one.counts) for one in read])
+        self._owners = owners[order].astype(np.int64)
+        self._times = np.array([n for one in read for n in one.counts.values()], np.float32)[order]
+
+    def covers(self, n_known: int, n: int) -> bool:
+        """Tell whether it may be kept: nothing it holds has changed, and what it lacks is little."""
+        return self.n <= n_known and n - self.n <= max(_UNSORTED, n // 8)
+
+    def holders(self, term: np.uint32) -> tuple[Numbers, Scores]:
+        """Give the entries that hold a word, and how often."""
+        begin, end = np.searchsorted(self._ids, term, "left"), np.searchsorted(self._ids, term, "right")
+        return self._owners[begin:end], self._times[begin:end]
+
+
+def terms(text: str) -> list[str]:
+    """List a text's words in order, and with each character of a script without spaces the pair it begins."""
+    listed = words.words(text[:_MAX_CHARS].encode(errors="replace").decode())
+    if not _IS_UNSPACED.search(text):
+        return listed
+    pairs = [a + b for a, b in pairwise(listed) if _is_unspaced(a) and _is_unspaced(b)]
+    return listed + pairs
+
+
+def identifiers(text: str) -> set[str]:
+    """Find what names one thing: paths, addresses, ticket numbers, names in code, long numbers."""
+    found = (match.rstrip(".:/-#@") for match in _LOOKS_LIKE_ONE.findall(text[:_MAX_CHARS]))
+    return {one.lower() for one in found if len(one) >= _LEAST_IDENTIFIER and _IDENTIFIER.search(one)}
+
+
+def _telling(listed: Sequence[str]) -> list[str]:
+    return [term for term in listed if term not in stop_stems() and not _is_unspaced(term)]
+
+
+@functools.lru_cache(maxsize=8_192)
+def _is_unspaced(term: str) -> bool:
+    return len(term) == 1 and _IS_UNSPACED.match(term) is not None

@@ -1,0 +1,78 @@
+"""What makes an exchange worth keeping, whatever is asked next.
+
+Source: the table of strategy `importance`; recency fades slower for what is recalled (MemoryBank: S grows with each
+recall).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from pipeline.settings import ImportanceFactors
+from retrieval.context.entry_facts import FOLLOWING, EntryFacts
+from retrieval.context.entry_words import Numbers, Scores
+from retrieval.context.strategies.protocol import Asked, FloatRows
+
+_DAY_MS: Final = 86_400_000
+_DAYS_OF_STRENGTH: Final = 10
+_FOLLOWS_COSINE: Final = 0.5
+_SAME_COSINE: Final = 0.98
+"""An entry this near says the same again, which is no follow-up."""
+
+
+class Parts(NamedTuple):
+    """The parts of importance, each ``(n,)`` in [0, 1], named as their weights are."""
+
+    engagement: Scores
+    complexity: Scores
+    success: Scores
+    continuity: Scores
+    recency: Scores
+
+
+def parts(asked: Asked, facts: EntryFacts) -> Parts:
+    """Give the parts of each entry's importance."""
+    return Parts(
+        engagement=_numbers((n_follow_ups(facts, asked.vectors) / FOLLOWING).clip(max=1)),
+        complexity=_numbers((np.log2(1 + facts.n_tools) / 4).clip(max=1)),
+        success=facts.success,
+        continuity=_numbers(1 - np.exp(-facts.n_refs / 2)),
+        recency=recency(facts, asked.now_ms),
+    )
+
+
+def weighed(found: Parts, weights: ImportanceFactors) -> Scores:
+    """Weigh the parts: ``(n,)`` in [0, 100].
+
+    Raises:
+        ValueError: every weight is 0.
+    """
+    by_name: dict[str, float] = {name: getattr(weights, name) for name in Parts._fields}
+    whole = sum(by_name.values())
+    if not whole:
+        raise ValueError(f"importance_factors: all of {', '.join(by_name)} are 0; give one of them a weight")
+    terms = [by_name[name] / whole * part.astype(np.float64) for name, part in found._asdict().items()]
+    return _numbers(100 * np.sum(terms, axis=0))
+
+
+def recency(facts: EntryFacts, now_ms: int) -> Scores:
+    """Give exp(-days / (S * 10)), S being 1 and the recalls of an entry; a time to come counts as now."""
+    days = (now_ms - facts.times_ms).clip(min=0) / _DAY_MS
+    return _numbers(np.exp(-days / ((1 + facts.n_recalls) * _DAYS_OF_STRENGTH)))
+
+
+def n_follow_ups(facts: EntryFacts, vectors: FloatRows) -> Numbers:
+    """Count, of the three entries after each, those that follow it up: by words, by naming it, or by meaning."""
+    follows = facts.followed.copy()
+    n = len(follows)
+    if len(vectors) == n:
+        for step in range(1, min(FOLLOWING, n - 1) + 1):
+            near = np.einsum("ij,ij->i", vectors[:-step], vectors[step:])
+            follows[: n - step, step - 1] |= (near >= _FOLLOWS_COSINE) & (near < _SAME_COSINE)
+    return np.asarray(follows.sum(axis=1), np.int64)
+
+
+def _numbers(values: object) -> Scores:
+    return np.asarray(values, np.float32)

@@ -1,0 +1,90 @@
+"""How much each entry of a session has to do with what is asked next; the scorer that all strategies share.
+
+Words and meaning are scored apart, each as a share of its best, and added: an entry that quotes the question's rare
+word is found by the one, one that says the same otherwise by the other. Where vectors are missing, words decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from retrieval.context.entry_facts import EntryFacts
+from retrieval.context.entry_words import Scores
+from retrieval.context.strategies.protocol import Asked
+
+LEAST_COSINE: Final = 0.3
+"""Below it two texts are about different things."""
+_LEAST_WORDS: Final = 0.12
+"""Share of what the question's words weigh, below which an entry has them by chance."""
+_WORDS: Final = 0.5
+SAME_TOPIC: Final = 0.6
+_SAME_TOPIC_BY_WORDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Relevance:
+    """The entries' scores, each array ``(n,)``.
+
+    Args:
+        scores: words and meaning together, in [0, 1]; the best has about 1 when anything is relevant at all.
+        by_words: BM25 as a share of the most that was possible.
+        by_meaning: cosine; 0 where there is no vector.
+        is_relevant: whether an entry, by itself, is about what was asked.
+    """
+
+    scores: Scores
+    by_words: Scores
+    by_meaning: Scores
+    is_relevant: npt.NDArray[np.bool_]
+
+    @property
+    def is_any_relevant(self) -> bool:
+        """Tell whether the session knows anything about it."""
+        return bool(self.is_relevant.any())
+
+
+def facts_of(asked: Asked) -> EntryFacts:
+    """Give the facts about the entries: those the caller keeps, or made now."""
+    known = asked.facts
+    return known if known is not None and known.entries is asked.entries else EntryFacts(asked.entries, known)
+
+
+def relevance(asked: Asked, facts: EntryFacts | None = None) -> Relevance:
+    """Score the entries; without an objective every score is 0."""
+    n = len(asked.entries)
+    nothing = np.zeros(n, np.float32)
+    if asked.objective is None or not n:
+        return Relevance(nothing, nothing, nothing, nothing.astype(np.bool_))
+    by_words = (facts or facts_of(asked)).bm25(asked.objective)
+    by_meaning = cosines(asked)
+    is_relevant = (by_words >= _LEAST_WORDS) | (by_meaning >= LEAST_COSINE)
+    scores = _as_share(by_words)
+    if by_meaning.any():
+        scores = _WORDS * scores + (1 - _WORDS) * _as_share(by_meaning)
+    return Relevance(scores, by_words, by_meaning, is_relevant)
+
+
+def cosines(asked: Asked) -> Scores:
+    """Compare the entries with the objective: ``(n,)``; 0 without vectors."""
+    if asked.objective_vector is None or asked.vectors.shape != (len(asked.entries), len(asked.objective_vector)):
+        return np.zeros(len(asked.entries), np.float32)
+    return np.asarray(asked.vectors @ asked.objective_vector, np.float32)
+
+
+def is_on_last_topic(asked: Asked, facts: EntryFacts) -> npt.NDArray[np.bool_]:
+    """Tell which entries are in the cluster of the last one: those near enough to join it as their leader."""
+    n = len(asked.entries)
+    last = asked.vectors[-1] if n and len(asked.vectors) == n else np.zeros(0, np.float32)
+    if last.any():
+        return np.asarray(asked.vectors @ last >= SAME_TOPIC, np.bool_)
+    return facts.n_shared(n - 1, range(n)) >= _SAME_TOPIC_BY_WORDS if n else np.zeros(0, np.bool_)
+
+
+def _as_share(scores: Scores) -> Scores:
+    positive = scores.clip(min=0)
+    best = float(positive.max(initial=0))
+    return np.asarray(positive / best, np.float32) if best > 0 else positive

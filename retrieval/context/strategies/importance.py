@@ -1,0 +1,69 @@
+"""The last exchanges, and of those before them the most important ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from retrieval.context.answer import Decisions
+from retrieval.context.entry_words import Scores
+from retrieval.context.importance import Parts, parts, weighed
+from retrieval.context.relevance import facts_of
+from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.wording import LEAST_TOKENS, exchanges_within
+
+ALWAYS: Final = 3
+"""Exchanges that are kept whatever they score. Source: the table of strategy `importance`."""
+
+
+class Importance:
+    """Keeps the last three exchanges, then those with the highest score; pinned ones before all others."""
+
+    name: Final = "importance"
+
+    def offer(self, asked: Asked) -> Offer:
+        """Offer the last exchanges, then the others by their score; changes nothing.
+
+        Raises:
+            ValueError: every weight of the importance factors is 0.
+        """
+        facts = facts_of(asked)
+        found = parts(asked, facts)
+        scores = weighed(found, asked.settings.importance_factors)
+        scores[facts.is_pinned] = 100
+        n = len(asked.entries)
+        by_score = np.lexsort((-np.arange(n), -scores))
+        ordered = [*range(n - 1, max(-1, n - 1 - ALWAYS), -1), *by_score[by_score < n - ALWAYS].tolist()]
+        n_tried = ALWAYS + room_of(asked) // LEAST_TOKENS
+        tried, left = ordered[:n_tried], ordered[n_tried:]
+        return Offer(
+            pieces=[_piece(asked, place, found, scores) for place in tried],
+            left=Decisions(len(left), lambda i: _left(asked, left[i], found, scores)),
+        )
+
+
+def _piece(asked: Asked, place: int, found: Parts, scores: Scores) -> Piece:
+    entry = asked.entries[place]
+    text, *shorter = exchanges_within(entry, asked.now_ms, room_of(asked))
+    is_last = place >= len(asked.entries) - ALWAYS
+    return Piece(
+        section="",
+        place=(place,),
+        text=text,
+        shorter=tuple(shorter),
+        entry_ids=(entry.entry_id,),
+        score=float(scores[place]),
+        why=f"one of the last {ALWAYS}" if is_last else _why(asked, place, found),
+    )
+
+
+def _left(asked: Asked, place: int, found: Parts, scores: Scores) -> Decision:
+    why = f"less important than what fills the room: {_why(asked, place, found)}"
+    return Decision(entry_ids=(asked.entries[place].entry_id,), is_kept=False, score=float(scores[place]), why=why)
+
+
+def _why(asked: Asked, place: int, found: Parts) -> str:
+    if asked.entries[place].is_pinned:
+        return "pinned"
+    return ", ".join(f"{name} {part[place]:.2f}" for name, part in found._asdict().items())
