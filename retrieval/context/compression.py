@@ -1,6 +1,6 @@
 """Making a text shorter by leaving words out; nothing is ever written that was not said.
 
-A text is cut into *units*: words where there are spaces, clauses where there are none (Chinese, Japanese, Thai). What
+A text is cut into *units*: words where there are spaces, clauses where there are none (Chinese, Thai). What
 `protected` names stays. The rest stays while there is room, best first, by a score that can be read: how rare a word
 is, whether the objective has it, how much its clause says, and whether it was said before; fillers and stop words go
 first. A shortened text ends with `[…]`, and one that does is never shortened again: compressing twice is compressing
@@ -34,12 +34,13 @@ _UNIT: Final = re.compile(
 )
 _IS_UNSPACED: Final = re.compile(rf"[{_UNSPACED}]")
 _TERM: Final = re.compile(rf"[{_UNSPACED}]{{1,2}}|[^\W_{_UNSPACED}]+(?:['’-][^\W_{_UNSPACED}]+)*")
+_APOSTROPHE: Final = re.compile("['’]")
 _SENTENCE_END: Final = re.compile(r"[.!?。！？…]+[\"'”’)\]]*$")
 _FILLERS_TEXT: Final = """
 absolutely actually ah alright amazing anyway aw awesome basically btw bye certainly cool definitely exactly gonna
-gotta great guess ha haha hello hey hi hmm honestly just kinda lately like literally lol lot lots maybe nice oh ok okay
-perhaps please pretty probably quite really simply sorry stuff sure thank thanks thing things totally truly uh um very
-well wow yeah yep yes
+gotta great guess ha haha hello hey hi hmm honestly just kinda lately like literally lol lot lots maybe nice oh ok
+okay perhaps please pretty probably quite really simply sorry stuff sure thank thanks thing things totally truly uh um
+very well wow yeah yep yes
 """
 _FILLERS: Final = frozenset(_FILLERS_TEXT.split())
 _RARITY, _CLAUSE, _BESIDE_FACT = 0.4, 0.45, 0.15
@@ -114,16 +115,31 @@ def shorten(text: str, share: float, known: Vocabulary, objective: str = "") -> 
         known: how rare words are; of this text and those beside it.
         objective: what is to be done next; its words stay rather than others.
     """
-    room = share * n_bytes(text) - n_bytes(f" {MARK}")
-    if share >= 1 or not text.strip() or is_shortened(text):
-        return text
+    return shorten_more(text, [share], known, objective)[0]
+
+
+def shorten_more(text: str, shares: Sequence[float], known: Vocabulary, objective: str = "") -> list[str]:
+    """Shorten a text to each of several shares; see `shorten`."""
+    if not text.strip() or is_shortened(text):
+        return [text] * len(shares)
     units = _units(text)
-    kept = _chosen(units, _scores(units, known, _beginnings(objective)), room)
-    if len(kept) == len(units):
+    scores = _scores(units, known, frozenset(telling_words(objective)))
+    return [_shortened(text, units, scores, share) for share in shares]
+
+
+def _shortened(text: str, units: Sequence[_Unit], scores: list[float], share: float) -> str:
+    kept = _chosen(units, scores, share * n_bytes(text) - n_bytes(f" {MARK}"))
+    if share >= 1 or len(kept) == len(units):
         return text
     written = _written(text, units, kept)
     shortened = f"{written} {MARK}" if written else MARK
     return shortened if n_bytes(shortened) < n_bytes(text) else text
+
+
+def telling_words(text: str) -> list[str]:
+    """List the words of a text that say something, by their first letters: those begin alike in all forms of one."""
+    terms = (term.casefold() for term in _TERM.findall(text))
+    return [term[:_BEGINNING] for term in terms if term not in _FILLERS and not _is_stop_word(term)]
 
 
 @lru_cache(maxsize=4_096)
@@ -161,14 +177,14 @@ def _scores(units: Sequence[_Unit], known: Vocabulary, asked_for: Collection[str
     return [
         _RARITY * weight + _CLAUSE * worth.get(unit.clause, 0.0) + _BESIDE_FACT * (unit.clause in facts)
         if weight > _STOP_WEIGHT
-        else weight * (1 + worth.get(unit.clause, 0.0)) / 2
+        else weight * min(1.0, worth.get(unit.clause, 0.0))
         for unit, weight in zip(units, weights, strict=True)
     ]
 
 
 def _weight(unit: _Unit, known: Vocabulary, asked_for: Collection[str], said: Collection[str]) -> float:
     """Weigh a unit for itself; a word that says nothing weighs `_STOP_WEIGHT` at most."""
-    telling = [term for term in unit.terms if term not in STOP_WORDS]
+    telling = [term for term in unit.terms if not _is_stop_word(term)]
     if not telling:
         return _STOP_WEIGHT if unit.terms else _FILLER_WEIGHT
     if all(term in _FILLERS for term in telling):
@@ -180,10 +196,9 @@ def _weight(unit: _Unit, known: Vocabulary, asked_for: Collection[str], said: Co
     return _STOP_WEIGHT + sum(weights) / len(weights)
 
 
-def _beginnings(text: str) -> frozenset[str]:
-    """Give the first letters of a text's telling words: words that begin alike are mostly forms of one."""
-    terms = (term.casefold() for term in _TERM.findall(text))
-    return frozenset(term[:_BEGINNING] for term in terms if term not in STOP_WORDS)
+def _is_stop_word(term: str) -> bool:
+    """Tell whether a word says nothing by itself, "they've" and "that's" among them."""
+    return _APOSTROPHE.split(term, maxsplit=1)[0] in STOP_WORDS
 
 
 def _chosen(units: Sequence[_Unit], scores: list[float], room: float) -> list[int]:
@@ -199,7 +214,7 @@ def _chosen(units: Sequence[_Unit], scores: list[float], room: float) -> list[in
 
 
 def _leads_on(units: Sequence[_Unit], scores: list[float], kept: Collection[int], place: int) -> bool:
-    """Tell whether a word stands for itself, or the words it leads to are kept: "of the" alone reads badly."""
+    """Tell whether a word stands for itself, or leads to one that does: "of the" alone reads badly."""
     while scores[place] <= _STOP_WEIGHT and not units[place].is_protected:
         following = place + 1
         if following == len(units) or units[following].clause != units[place].clause:

@@ -74,12 +74,14 @@ _DECISION: Final = re.compile(
 _CAPITALISED: Final = re.compile(r"[^\W\d_a-z][\w'’-]*")
 _STARTS: Final = re.compile(r"(?:^|[.!?…:]\s*[\"'“‘(]?|\n\s*(?:[-*>]\s*)?)$")
 _COMMON_STARTS_TEXT: Final = """
-absolutely actually also amazing although anyway awesome aw basically because besides bye certainly congrats
-congratulations cool definitely even everyone everything exactly fantastic finally first glad good great ha haha hello
-hey hi hmm honestly hopefully however indeed just last let let's like literally lol look maybe meanwhile nice nope now
-oh ok okay once one only originally perhaps please probably really right seems since so some someone something
-sometimes sorry sounds still such sure thank thanks then though today totally true until well whatever while wow yeah
-yep yes yet add ask call check find fix open put run set show take tell use write
+absolutely actually add also although amazing anyway ask aw awesome back basically because besides bye call certainly
+check close come congrats congratulations consider cool copy create definitely delete even everyone everything
+exactly fantastic finally find first fix give glad good got great ha had haha hello hey hi hmm honestly hopefully
+however indeed just keep last let let's life like literally lol look love make many maybe meanwhile move much need
+nice nope note now oh ok okay once one only open originally people perhaps please point probably put read really
+remember remove right run saw see seems send set show since so some someone something sometimes sorry sounds start
+still stop such sure take tell thank thanks then think though thought time today totally true try turn until update
+use wait want watch well whatever while wish wow write yeah yep yes yet
 """
 _COMMON_STARTS: Final = frozenset(_COMMON_STARTS_TEXT.split())
 _WORD: Final = re.compile(r"\w+")

@@ -1,0 +1,162 @@
+"""Strategy `adaptive`: entries in fewer words, by how the session goes.
+
+How much is kept follows from the session's `pacing`, or from the setting ``compression_level``. With an objective the
+most relevant entries come first, else the latest; the last one always does. As many are taken as fill the room once
+they are shortened, and the share is spread over them as in LongLLMLingua: the first stays nearly whole, the last
+keeps little more than what `protected` names, and all together keep the level's share.
+
+With ``x`` from 0 to 1 over the text in that order, what is kept at ``x`` is ``(1 - x) ** (1 / share - 1)``: it falls
+from 1 to 0, and its mean is the share. Where protected spans make an entry keep more, the others keep less.
+
+Sources: Jiang et al. 2024 (LongLLMLingua), whose budget falls with the rank in a straight line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from retrieval.context import compression, pacing, tokens, wording
+from retrieval.context.answer import Decisions
+from retrieval.context.entry import Entry
+from retrieval.context.entry_words import Scores
+from retrieval.context.pacing import SHARES, Level
+from retrieval.context.relevance import relevance
+from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece
+
+_AROUND_BYTES: Final = 60
+"""What an entry costs beside its own words: its age, labels, marks, line ends."""
+_OFFERED: Final = 1.15
+"""Of the room: what is shortened more than it had to be leaves some for one more."""
+_MOST_ENTRIES: Final = 400
+_STEPS: Final = 20
+
+
+class Adaptive:
+    """Shortens what the session holds, most where it matters least."""
+
+    name = "adaptive"
+
+    def offer(self, asked: Asked) -> Offer:
+        """Offer the entries that there is room for once they are shortened, most relevant first."""
+        if not asked.entries:
+            return Offer(pieces=())
+        level, reason = _level(asked)
+        scores = relevance(asked).scores
+        order = _order(asked, scores)
+        taken = _as_many_as_fill(asked, order, SHARES[level])
+        texts = ["\n".join(_texts(asked.entries[place])) for place in taken]
+        shares = spread(texts, SHARES[level])
+        known = compression.vocabulary(texts)
+        pieces = [
+            _piece(asked, _Kept(place, share, float(scores[place]), f"{reason}; {share:.0%} kept"), known)
+            for place, share in zip(taken, shares, strict=True)
+        ]
+        return Offer(pieces=pieces, left=_left(asked, order[len(taken) :], scores))
+
+
+def spread(texts: Sequence[str], share: float) -> list[float]:
+    """Spread a share over texts, most relevant first: the share of each, so that all together keep ``share``.
+
+    What protected spans keep anyway counts; where they keep more than ``share`` of all, only they are kept.
+    """
+    sizes = np.array([compression.n_bytes(text) or 1 for text in texts], np.float64)
+    ends = sizes.cumsum() / sizes.sum()
+    begins = ends - sizes / sizes.sum()
+    least = np.array([compression.protected_share(text) for text in texts])
+    low, high = 0.0, share
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        kept = np.maximum(_falling(begins, ends, middle), least)
+        low, high = (middle, high) if kept @ sizes < share * sizes.sum() else (low, middle)
+    return [float(kept) for kept in np.maximum(_falling(begins, ends, high), least)]
+
+
+_Floats = npt.NDArray[np.float64]
+
+
+def _falling(begins: _Floats, ends: _Floats, share: float) -> _Floats:
+    """Give the mean of ``(1 - x) ** (1 / share - 1)`` between two places: ``(n,)`` in [0, 1]."""
+    if share <= 0:
+        return np.zeros_like(begins)
+    left = np.maximum(1 - begins, 0) ** (1 / share) - np.maximum(1 - ends, 0) ** (1 / share)
+    return np.asarray(np.minimum(share * left / np.maximum(ends - begins, 1e-12), 1), np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    place: int
+    share: float
+    score: float
+    why: str
+
+
+def _level(asked: Asked) -> tuple[Level, str]:
+    chosen = asked.settings.compression_level
+    if chosen != "auto":
+        return Level(chosen), f"{chosen} by the settings"
+    level = pacing.level_of(asked.entries)
+    return level, f"{level}: {pacing.verdict(asked.entries)}"
+
+
+def _order(asked: Asked, scores: Scores) -> list[int]:
+    """Order entries: pinned ones, the last one, then the most relevant, then the latest."""
+    places = np.arange(len(asked.entries))
+    is_pinned = np.fromiter((entry.is_pinned for entry in asked.entries), np.bool_, len(places))
+    order: list[int] = np.lexsort((-places, -scores, places != places[-1], ~is_pinned)).tolist()
+    return order
+
+
+def _as_many_as_fill(asked: Asked, order: Sequence[int], share: float) -> list[int]:
+    room: float = _OFFERED * tokens.BYTES_PER_TOKEN * (asked.max_tokens or asked.settings.max_tokens_for_context)
+    taken: list[int] = []
+    for place in order[:_MOST_ENTRIES]:
+        if taken and room <= 0:
+            break
+        taken.append(place)
+        room -= share * sum(map(compression.n_bytes, _texts(asked.entries[place]))) + _AROUND_BYTES
+    return taken
+
+
+def _piece(asked: Asked, kept: _Kept, known: compression.Vocabulary) -> Piece:
+    entry = asked.entries[kept.place]
+    shares = (kept.share, kept.share / 2, 0.0)
+    written = [wording.exchange(one, asked.now_ms) for one in _shortened(entry, shares, known, asked.objective)]
+    return Piece(
+        section="",
+        place=(kept.place,),
+        text=written[0],
+        entry_ids=(entry.entry_id,),
+        score=kept.score,
+        why=kept.why,
+        shorter=tuple(dict.fromkeys(written[1:])),
+    )
+
+
+def _shortened(
+    entry: Entry, shares: Sequence[float], known: compression.Vocabulary, objective: str | None
+) -> Iterator[Entry]:
+    versions = [compression.shorten_more(text, shares, known, objective or "") for text in _texts(entry)]
+    for asked_for, concluded, *found in zip(*versions, strict=True):
+        yield replace(entry, objective=asked_for, conclusion=concluded, key_results=tuple(found))
+
+
+def _texts(entry: Entry) -> tuple[str, ...]:
+    return (entry.objective, entry.conclusion, *entry.key_results)
+
+
+def _left(asked: Asked, places: Sequence[int], scores: Scores) -> Decisions:
+    def decide(number: int) -> Decision:
+        place = places[number]
+        return Decision(
+            entry_ids=(asked.entries[place].entry_id,),
+            is_kept=False,
+            score=float(scores[place]),
+            why="others are more relevant" if asked.objective else "others are later",
+        )
+
+    return Decisions(len(places), decide)
