@@ -81,9 +81,14 @@ class EntryFacts:
                 followed[place, step] = is_named or later.follows(one)
         return followed
 
-    def repeats(self, place: int, other: int) -> bool:
-        """Tell whether two entries say the same: the same words and numbers, whatever their order."""
-        return self.read[place].terms == self.read[other].terms
+    def word_rows(self, places: Numbers) -> Scores:
+        """Give rows by which the words of some entries can be compared: ``(m, v), rows L2-normalised``."""
+        read = [self.read[place] for place in places.tolist()]
+        columns = {term: i for i, term in enumerate(dict.fromkeys(term for one in read for term in one.terms))}
+        rows = np.zeros((len(read), len(columns)), np.float32)
+        for row, one in zip(rows, read, strict=True):
+            row[[columns[term] for term in one.terms if term not in stop_stems()]] = 1
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(min=1), np.float32)
 
     @cached_property
     def n_refs(self) -> Numbers:

@@ -7,6 +7,7 @@ characters stand their pairs, which tell more.
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ _IS_UNSPACED: Final = re.compile(UNSPACED)
 class ReadEntry:
     """The words of one entry."""
 
-    __slots__ = ("asked", "counts", "identifiers", "n_bytes", "n_words", "terms")
+    __slots__ = ("asked", "counts", "digest", "identifiers", "n_bytes", "n_words", "terms")
 
     def __init__(self, entry: Entry) -> None:
         text = "\n".join((entry.objective, entry.conclusion, *entry.key_results))
@@ -49,6 +50,8 @@ class ReadEntry:
         self.n_words = len(listed)
         self.counts = Counter(listed)
         self.terms = frozenset(self.counts)
+        self.digest = hashlib.blake2b("\n".join(listed).encode(), digest_size=16).digest()
+        """The same for entries that say the same, but for case, marks and endings."""
         self.asked = frozenset(_telling(terms(entry.objective)))
         self.identifiers = frozenset(identifiers(text))
 
