@@ -264,6 +264,24 @@ class ShardReaders:
                 with reader.connections.borrowed() as connection:
                     yield connection, reader.search_index.up_to_date(connection)
 
+    @contextmanager
+    def session_view(self, scope: Scope) -> Iterator[tuple[apsw.Connection, ShardReader] | None]:
+        """Look at a scope's rows as they are at one moment; None when it is not there.
+
+        The reader is another one once the ledger was replaced: what is known of the old one counts no more.
+
+        Raises:
+            ShardError: the ledger is damaged, unreadable or another scope's.
+            TransientError: the ledger is locked, or this process has too many files open.
+        """
+        with self.gate.passing():
+            reader = self._reader(scope)
+            if reader is None:
+                yield None
+            else:
+                with reader.connections.borrowed() as connection:
+                    yield connection, reader
+
     def close(self) -> None:
         """Close every shard; a later view opens it again."""
         with self.gate.passing():
