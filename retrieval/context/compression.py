@@ -67,7 +67,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A word, or a clause of a script without spaces: characters ``[start, stop)`` of its text."""
+    """A word, or a clause of a script without spaces: characters ``[start, stop)``; bytes with the space before."""
 
     start: int
     stop: int
@@ -92,7 +92,7 @@ def protected_share(text: str) -> float:
     """Tell the least share of a text that shortening keeps, in [0, 1]."""
     if not text.strip() or is_shortened(text):
         return 1.0
-    kept = [unit.n_bytes + 1 for unit in _units(text) if unit.is_protected]
+    kept = [unit.n_bytes for unit in _units(text) if unit.is_protected]
     return min(1.0, (sum(kept) + len(f" {MARK}".encode())) / n_bytes(text)) if kept else 0.0
 
 
@@ -155,7 +155,8 @@ def _units(text: str) -> tuple[_Unit, ...]:
             place += 1
         is_protected = place < len(spans) and spans[place].start < stop
         terms = tuple(term.casefold() for term in _TERM.findall(match[0]))
-        units.append(_Unit(start, stop, n_bytes(match[0]), terms, clause, sentence, is_protected))
+        size = n_bytes(match[0]) + text[start - 1 : start].isspace()
+        units.append(_Unit(start, stop, size, terms, clause, sentence, is_protected))
         clause += protected.CLAUSE_END.search(match[0]) is not None
         sentence += _SENTENCE_END.search(match[0]) is not None
     return tuple(units)
@@ -202,14 +203,23 @@ def _is_stop_word(term: str) -> bool:
 
 
 def _chosen(units: Sequence[_Unit], scores: list[float], room: float) -> list[int]:
-    """Give the places of the units that stay: the protected, then the best that fit."""
-    kept = {place for place, unit in enumerate(units) if unit.is_protected}
-    left = room - sum(units[place].n_bytes + 1 for place in kept)
-    for place in sorted(range(len(units)), key=lambda place: (-scores[place], place)):
-        cost = units[place].n_bytes + 1
-        if place not in kept and cost <= left:
-            kept.add(place)
-            left -= cost
+    """Give the places of the units that stay: the protected, then the best, until the room is about full."""
+    best_first = sorted(range(len(units)), key=lambda place: (not units[place].is_protected, -scores[place], place))
+
+    def size(n: int) -> float:
+        return sum(units[place].n_bytes for place in _readable(units, scores, best_first[:n]))
+
+    low, high = sum(unit.is_protected for unit in units), len(units)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if size(middle) <= room else (low, middle - 1)
+    is_nearer = low < len(units) and size(low) < room and size(low + 1) - room < room - size(low)
+    return _readable(units, scores, best_first[: low + is_nearer])
+
+
+def _readable(units: Sequence[_Unit], scores: list[float], chosen: Sequence[int]) -> list[int]:
+    """Put units in order, without those that read badly alone."""
+    kept = frozenset(chosen)
     return [place for place in sorted(kept) if units[place].is_protected or _leads_on(units, scores, kept, place)]
 
 

@@ -68,7 +68,7 @@ _PATTERNS: Final = {
 _PATTERN: Final = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _PATTERNS.items()), re.DOTALL)
 _DECISION: Final = re.compile(
     r"\b(?i:decided?|decision|agreed|settled\son|chose|chosen|(?:we|i)(?:['’]ll|\swill)\s(?:use|go|take|keep)"
-    r"|going\swith|let['’]?s\s(?:use|go\swith|keep|take)|must|approved|rejected|confirmed)\b"
+    r"|going\swith|let['’]?s\s(?:use|go\swith|keep|take)|must\s(?:not|never|always|only)|approved|rejected|confirmed)\b"
     r"|决定|同意|选择|选定|确定|必须|批准|拒绝"
 )
 _CAPITALISED: Final = re.compile(r"[^\W\d_a-z][\w'’-]*")

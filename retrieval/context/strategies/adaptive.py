@@ -3,10 +3,11 @@
 How much is kept follows from the session's `pacing`, or from the setting ``compression_level``. With an objective the
 most relevant entries come first, else the latest; the last one always does. As many are taken as fill the room once
 they are shortened, and the share is spread over them as in LongLLMLingua: the first stays nearly whole, the last
-keeps little more than what `protected` names, and all together keep the level's share.
+keeps half the level's share, and all together keep that share.
 
-With ``x`` from 0 to 1 over the text in that order, what is kept at ``x`` is ``(1 - x) ** (1 / share - 1)``: it falls
-from 1 to 0, and its mean is the share. Where protected spans make an entry keep more, the others keep less.
+With ``x`` from 0 to 1 over the text in that order, ``f + (1 - f) * (1 - x) ** (2 / share - 2)`` is kept at ``x``, where
+``f = share / 2``: it falls from 1 to ``f``, and its mean is the share. Where protected spans make an entry keep more,
+the others keep less.
 
 Sources: Jiang et al. 2024 (LongLLMLingua), whose budget falls with the rank in a straight line.
 """
@@ -26,7 +27,7 @@ from retrieval.context.entry import Entry
 from retrieval.context.entry_words import Scores
 from retrieval.context.pacing import SHARES, Level
 from retrieval.context.relevance import relevance
-from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece
+from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
 
 _AROUND_BYTES: Final = 60
 """What an entry costs beside its own words: its age, labels, marks, line ends."""
@@ -80,11 +81,13 @@ _Floats = npt.NDArray[np.float64]
 
 
 def _falling(begins: _Floats, ends: _Floats, share: float) -> _Floats:
-    """Give the mean of ``(1 - x) ** (1 / share - 1)`` between two places: ``(n,)`` in [0, 1]."""
+    """Give the mean of what is kept between two places: ``(n,)`` in [0, 1]; see the module."""
     if share <= 0:
         return np.zeros_like(begins)
-    left = np.maximum(1 - begins, 0) ** (1 / share) - np.maximum(1 - ends, 0) ** (1 / share)
-    return np.asarray(np.minimum(share * left / np.maximum(ends - begins, 1e-12), 1), np.float64)
+    least, power = share / 2, 2 / share - 1
+    left = np.maximum(1 - begins, 0) ** power - np.maximum(1 - ends, 0) ** power
+    mean = least + (1 - least) * left / (power * np.maximum(ends - begins, 1e-12))
+    return np.asarray(np.minimum(mean, 1), np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def _order(asked: Asked, scores: Scores) -> list[int]:
 
 
 def _as_many_as_fill(asked: Asked, order: Sequence[int], share: float) -> list[int]:
-    room: float = _OFFERED * tokens.BYTES_PER_TOKEN * (asked.max_tokens or asked.settings.max_tokens_for_context)
+    room: float = _OFFERED * tokens.BYTES_PER_TOKEN * room_of(asked)
     taken: list[int] = []
     for place in order[:_MOST_ENTRIES]:
         if taken and room <= 0:
