@@ -5,9 +5,9 @@ most relevant entries come first, else the latest; the last one always does. As 
 they are shortened, and the share is spread over them as in LongLLMLingua: the first stays nearly whole, the last
 keeps half the level's share, and all together keep that share.
 
-With ``x`` from 0 to 1 over the text in that order, ``f + (1 - f) * (1 - x) ** (2 / share - 2)`` is kept at ``x``, where
-``f = share / 2``: it falls from 1 to ``f``, and its mean is the share. Where protected spans make an entry keep more,
-the others keep less.
+With ``x`` from 0 to 1 over the text in that order, ``f + (1 - f) * (1 - x) ** (2 / share - 2)`` is kept at ``x``,
+where ``f = share / 2``: it falls from 1 to ``f``, and its mean is the share. Where protected spans make an entry keep
+more, the others keep less.
 
 Sources: Jiang et al. 2024 (LongLLMLingua), whose budget falls with the rank in a straight line.
 """
