@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from retrieval.context.entry import Entry, Outcome
+    from retrieval.context.session_memory import SessionMemory, SessionRecord
     from retrieval.hits import Hit, Retrieval
     from retrieval.memory import Memory, open_memory
     from retrieval.memory_store import MemoryStore
@@ -18,12 +20,16 @@ if TYPE_CHECKING:
     from retrieval.summary_store import SessionSummaryStore
 
 __all__ = [
+    "Entry",
     "Hit",
     "Memory",
     "MemoryStore",
+    "Outcome",
     "Retrieval",
     "SearchableSessionStoreProtocol",
     "SessionHit",
+    "SessionMemory",
+    "SessionRecord",
     "SessionRetriever",
     "SessionSummary",
     "SessionSummaryStore",
@@ -32,12 +38,16 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Entry": "retrieval.context.entry",
     "Hit": "retrieval.hits",
     "Memory": "retrieval.memory",
     "MemoryStore": "retrieval.memory_store",
+    "Outcome": "retrieval.context.entry",
     "Retrieval": "retrieval.hits",
     "SearchableSessionStoreProtocol": "retrieval.search.protocol",
     "SessionHit": "retrieval.search.protocol",
+    "SessionMemory": "retrieval.context.session_memory",
+    "SessionRecord": "retrieval.context.session_memory",
     "SessionRetriever": "retrieval.session_retriever",
     "SessionSummary": "retrieval.search.protocol",
     "SessionSummaryStore": "retrieval.summary_store",

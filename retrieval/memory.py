@@ -15,9 +15,11 @@ from typing import Final, TypedDict
 
 from pipeline.errors import ConfigError
 from pipeline.records import NEUTRAL, Mood, Scope
-from pipeline.settings import RetrievalSettings, Settings, load_settings
+from pipeline.settings import ContextSettings, RetrievalSettings, Settings, load_settings
 from pipeline.shards import Shards
 from retrieval.cognitive_score import Weights
+from retrieval.context.entry import Outcome
+from retrieval.context.session_memory import SessionMemory, SessionStore
 from retrieval.fused_retriever import FusedRetriever
 from retrieval.hits import Retrieval, to_hit
 from retrieval.memory_store import MemoryStore, Moment
@@ -49,19 +51,24 @@ class Memory:
         shards: where the scopes are.
         load_embedder: loads the model; called once, at the first question.
         settings: defaults and weights of a retrieve.
+        context: what session memory holds, and where.
         reranker: an optional second opinion.
         clock: gives epoch milliseconds.
         max_open: shards kept open.
         busy_timeout_ms: longest wait for a locked ledger.
         model_survives_fork: False for a model with threads of its own, which a child does not inherit: it loads anew.
+
+    Raises:
+        ConfigError: the store of session memory cannot be used.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two have defaults
         self,
         shards: Shards,
         load_embedder: Callable[[], QueryEmbedder],
         *,
         settings: RetrievalSettings | None = None,
+        context: ContextSettings | None = None,
         reranker: Reranker | None = None,
         clock: Callable[[], int] | None = None,
         max_open: int = 256,
@@ -77,6 +84,7 @@ class Memory:
         self._loading = threading.Lock()
         self._loaded: tuple[QueryEmbedder, int] | None = None
         self._model_survives_fork = model_survives_fork
+        self._session_store = SessionStore(self._readers, context or ContextSettings(), clock=clock)
         self._sessions = SessionSearch(self._readers, lambda: self.embedder)
         self.search = self._sessions.search
         self.window = self._sessions.window
@@ -170,9 +178,56 @@ class Memory:
         """Give the sessions of one scope as a store to be searched, without the excluded ones."""
         return ScopeSessions(self._sessions, scope, profile=profile, exclude=exclude)
 
+    def session_memory(self, scope: Scope | str) -> SessionMemory:
+        """Give the memory of one scope's sessions.
+
+        Raises:
+            PoisonError: the scope is not KIND/ID.
+        """
+        return SessionMemory(Scope.parse(scope) if isinstance(scope, str) else scope, self._session_store)
+
+    def remember(  # noqa: PLR0913 - the public surface; all but four have defaults
+        self,
+        session_id: str,
+        scope: Scope | str,
+        objective: str,
+        conclusion: str,
+        key_results: Sequence[str] = (),
+        *,
+        tools: Sequence[str] = (),
+        n_errors: int = 0,
+        outcome: Outcome | str = Outcome.UNKNOWN,
+        refs: Sequence[str] = (),
+        pinned: bool = False,
+        entry_id: str | None = None,
+    ) -> str:
+        """Remember an exchange of a session, on disk on return; gives its id. `SessionMemory.remember` says more.
+
+        Raises:
+            ValueError: an argument that cannot be; the message names it.
+            PoisonError: a text that cannot be kept, or a scope that is not KIND/ID.
+            NotFoundError: the session, or this exchange, was forgotten.
+            ShardError: the scope's ledger is damaged.
+            TransientError: the disk is full, the ledger locked, or the server of the windows does not answer.
+            ConfigError: the data folder cannot be used, or that server refuses us.
+        """
+        return self.session_memory(scope).remember(
+            session_id,
+            objective,
+            conclusion,
+            key_results,
+            tools=tools,
+            n_errors=n_errors,
+            outcome=outcome,
+            refs=refs,
+            pinned=pinned,
+            entry_id=entry_id,
+        )
+
     def close(self) -> None:
         """Close what is open; a later retrieve opens it again."""
         self._readers.close()
+        self._session_store.close()
 
     def _is_usable(self, loaded_by: int) -> bool:
         return self._model_survives_fork or loaded_by == os.getpid()
@@ -214,7 +269,7 @@ def open_memory(
     reranker: Reranker | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Memory:
-    """Open the memory in a data folder, for reading; nothing is created and no model loaded yet.
+    """Open the memory in a data folder; nothing is created and no model loaded yet.
 
     Args:
         data_dir: the data folder; the settings' when None.
@@ -224,7 +279,7 @@ def open_memory(
         clock: gives epoch milliseconds.
 
     Raises:
-        ConfigError: a setting is out of bounds or unknown.
+        ConfigError: a setting is out of bounds or unknown, or the store of session memory cannot be used.
     """
     chosen = settings or load_settings(data_dir=None if data_dir is None else Path(data_dir))
     folder = chosen.data_dir if data_dir is None else Path(data_dir)
@@ -232,6 +287,7 @@ def open_memory(
         Shards(folder),
         (lambda: embedder) if embedder is not None else lambda: _load_embedder(chosen, folder),
         settings=chosen.retrieval,
+        context=chosen.context,
         reranker=reranker,
         clock=clock,
         max_open=min(chosen.ledger.max_open, 256),

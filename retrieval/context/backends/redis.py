@@ -1,0 +1,252 @@
+"""Windows in a Redis or Valkey that hosts share.
+
+| key | type | what |
+|---|---|---|
+| `turnstream:window:{<scope>}:<session>` | string | a session's record (`record`), named by digests, in hex |
+| `turnstream:window:{<scope>}:<session>:damaged` | any | the last record of the session that could not be read |
+| `turnstream:windows:{<scope>}` | set | digests of the scope's sessions that have, or had, a record |
+
+A record is changed by comparing and replacing it in one script, so it is whole after a crash at any moment, and of
+two who change it at once the later starts again from what the first left. Order is by the exchanges' own times; the
+server's clock only lets records expire.
+
+Why its own client: that of `pipeline.stream` is the event server's, and readers do not know that one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import redis
+from redis import exceptions as redis_errors
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from pipeline.errors import ConfigError, TransientError, TurnstreamError
+from pipeline.records import Scope
+from pipeline.settings import mask_url
+from retrieval.context.backends import record
+from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey, scope_digest
+
+_SETTING: Final = "TURNSTREAM_CONTEXT__URL"
+_MOST_TRIES: Final = 1_000
+"""Each one that fails means that another process got on."""
+_REPLACE: Final = """
+local found = redis.call('GET', KEYS[1])
+if (found and redis.sha1hex(found) or '') ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('SET', KEYS[1], ARGV[2])
+  if ARGV[3] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+  redis.call('SADD', KEYS[2], ARGV[4])
+end
+return 1
+"""
+_SET_ASIDE: Final = """
+local is_text = redis.call('TYPE', KEYS[1]).ok == 'string'
+local is_same = is_text and redis.sha1hex(redis.call('GET', KEYS[1])) == ARGV[1]
+if redis.call('EXISTS', KEYS[1]) == 0 or (is_text and not is_same) then return 0 end
+redis.call('RENAME', KEYS[1], KEYS[2])
+redis.call('SADD', KEYS[3], ARGV[2])
+return 1
+"""
+
+
+class RedisWindows:
+    """Windows on a server.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://``.
+        limits: what a window holds.
+        timeout_s: longest wait to connect, and for one reply.
+
+    Raises:
+        ConfigError: the URL cannot be read.
+    """
+
+    def __init__(self, url: str, limits: Limits, *, timeout_s: float = 5.0) -> None:
+        self._limits = limits
+        self._address = mask_url(url)
+        try:
+            self._client: redis.Redis = redis.Redis.from_url(
+                url,
+                protocol=2,
+                decode_responses=False,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 0),
+            )
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{_SETTING} cannot be read; use redis://host:6379/0, rediss://… or unix:///path"
+            ) from error
+        self._replace = self._client.register_script(_REPLACE)
+        self._set_aside = self._client.register_script(_SET_ASIDE)
+
+    def check(self) -> None:
+        """Find out whether the server answers.
+
+        Raises:
+            TransientError: it does not.
+            ConfigError: it refuses us.
+        """
+        with self._translated():
+            self._client.ping()
+
+    def append(self, key: SessionKey, exchange: Kept) -> None:
+        """Add an exchange.
+
+        Raises:
+            TransientError: the server does not answer, or others change this window all the time.
+            ConfigError: it refuses us.
+        """
+        for _ in range(_MOST_TRIES):
+            raw, before = self._read(key)
+            after = record.appended(before, exchange, self._limits)
+            if after == before or self._put(_Place(key.scope_digest, key.digest), raw, key.session_id, after):
+                return
+        raise TransientError(f"{self._address}: others change this window all the time; try again")
+
+    def recent(self, key: SessionKey) -> tuple[Kept, ...]:
+        """Give a session's window.
+
+        Raises:
+            TransientError: the server does not answer.
+            ConfigError: it refuses us.
+        """
+        return self._read(key)[1]
+
+    def forget(self, key: SessionKey) -> None:
+        """Remove a session's window.
+
+        Raises:
+            TransientError: the server does not answer.
+            ConfigError: it refuses us.
+        """
+        place = _Place(key.scope_digest, key.digest)
+        with self._translated(), self._client.pipeline(transaction=True) as transaction:
+            transaction.delete(place.record, place.damaged)
+            transaction.srem(place.index, place.session)
+            transaction.execute()
+
+    def purge(self, scope: Scope, is_forgotten: IsForgotten) -> int:
+        """Remove a scope's exchanges that were forgotten.
+
+        Raises:
+            TransientError: the server does not answer.
+            ConfigError: it refuses us.
+        """
+        digest = scope_digest(scope)
+        with self._translated():
+            sessions: Any = self._client.smembers(_Place(digest, b"").index)
+        return sum(self._purge(_Place(digest, bytes.fromhex(name.decode())), is_forgotten) for name in sessions)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _purge(self, place: _Place, is_forgotten: IsForgotten) -> int:
+        with self._translated():
+            self._client.delete(place.damaged)
+        for _ in range(_MOST_TRIES):
+            try:
+                raw = self._get(place)
+                if raw is None:
+                    return 0
+                session_id, before = record.decode(raw)
+            except record.DamagedRecordError:
+                with self._translated():
+                    self._client.delete(place.record)
+                return 1
+            after = record.remaining(session_id, before, is_forgotten)
+            if after == before or self._put(place, raw, session_id, after):
+                return len(before) - len(after)
+        raise TransientError(f"{self._address}: others change a window all the time; try again")
+
+    def _read(self, key: SessionKey) -> tuple[bytes | None, tuple[Kept, ...]]:
+        place = _Place(key.scope_digest, key.digest)
+        while True:
+            raw: bytes | None = b""
+            try:
+                raw = self._get(place)
+                return raw, () if raw is None else record.decode_of(key, raw)
+            except record.DamagedRecordError as error:
+                with self._translated():
+                    moved = self._set_aside([place.record, place.damaged, place.index], [_sha1(raw), place.session])
+                if moved:
+                    record.note_set_aside("redis", str(error))
+
+    def _get(self, place: _Place) -> bytes | None:
+        """Read a record.
+
+        Raises:
+            DamagedRecordError: the key holds something else than a text.
+        """
+        with self._translated():
+            try:
+                found: Any = self._client.get(place.record)
+            except redis_errors.ResponseError as error:
+                if not str(error).startswith("WRONGTYPE"):
+                    raise
+                raise record.DamagedRecordError("its key is of another type") from error
+        return None if found is None else bytes(found)
+
+    def _put(self, place: _Place, seen: bytes | None, session_id: str, exchanges: tuple[Kept, ...]) -> bool:
+        raw = record.encode(session_id, exchanges) if exchanges else b""
+        with self._translated():
+            done = self._replace(
+                [place.record, place.index], [_sha1(seen), raw, self._limits.ttl_ms or "", place.session]
+            )
+        return bool(done)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn the library's errors into ours.
+
+        Raises:
+            TransientError: no answer, or not now.
+            ConfigError: we are refused.
+        """
+        try:
+            yield
+        except redis_errors.RedisError as error:
+            raise _ours(error, self._address) from error
+
+
+class _Place:
+    """The keys of one session."""
+
+    def __init__(self, scope: bytes, session: bytes) -> None:
+        self.session = session.hex()
+        self.record = f"turnstream:window:{{{scope.hex()}}}:{self.session}"
+        self.damaged = f"{self.record}:damaged"
+        self.index = f"turnstream:windows:{{{scope.hex()}}}"
+
+
+def _sha1(raw: bytes | None) -> str:
+    return "" if raw is None else hashlib.sha1(raw, usedforsecurity=False).hexdigest()
+
+
+_REFUSED: Final = (
+    redis_errors.AuthenticationError,
+    redis_errors.AuthorizationError,
+    redis_errors.AuthenticationWrongNumberOfArgsError,
+    redis_errors.NoPermissionError,
+)
+_PASSING: Final = ("LOADING", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "OOM")
+
+
+def _ours(error: redis_errors.RedisError, server: str) -> TurnstreamError:
+    text = str(error).partition(", with args beginning")[0]
+    if isinstance(error, _REFUSED):
+        return ConfigError(f"{server} refused the user or password: {text}; correct {_SETTING}")
+    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError):
+        return TransientError(f"{server} does not answer ({text}); start it, or correct {_SETTING}")
+    passing = redis_errors.OutOfMemoryError | redis_errors.ReadOnlyError | redis_errors.ClusterError
+    if isinstance(error, passing) or text.startswith(_PASSING):
+        return TransientError(f"{server} cannot serve now: {text}; try again")
+    return ConfigError(f"{server} refused a command: {text}; use Redis >= 7 or Valkey for {_SETTING}")

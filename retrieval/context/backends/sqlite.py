@@ -1,0 +1,49 @@
+"""Windows that are a view of the scope's ledger: its latest exchanges, whoever published or remembered them.
+
+Keeps nothing of its own. So there is nothing to add, to purge, to set aside or to be away.
+"""
+
+from __future__ import annotations
+
+from pipeline.records import Scope
+from retrieval.context.archive import SessionArchive
+from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey
+
+
+class SqliteWindows:
+    """The ends of sessions in their ledgers.
+
+    Args:
+        archive: reads them.
+        limits: what a window holds.
+    """
+
+    def __init__(self, archive: SessionArchive, limits: Limits) -> None:
+        self._archive = archive
+        self._limits = limits
+
+    def check(self) -> None:
+        """Do nothing: the ledger is asked anyway."""
+
+    def append(self, key: SessionKey, exchange: Kept) -> None:
+        """Do nothing: it is in the ledger."""
+
+    def recent(self, key: SessionKey) -> tuple[Kept, ...]:
+        """Give a session's latest exchanges.
+
+        Raises:
+            ShardError: the scope's ledger is damaged.
+            TransientError: the ledger is locked; try again.
+        """
+        entries = self._archive.entries(key.scope, key.session_id).entries
+        return tuple(Kept(entry, ()) for entry in entries[-self._limits.n_exchanges :])
+
+    def forget(self, key: SessionKey) -> None:
+        """Do nothing: the ledger forgets."""
+
+    def purge(self, scope: Scope, is_forgotten: IsForgotten) -> int:  # noqa: ARG002 - the protocol's
+        """Do nothing: the ledger is purged by itself."""
+        return 0
+
+    def close(self) -> None:
+        """Do nothing: the connections are the readers'."""
