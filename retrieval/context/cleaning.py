@@ -28,11 +28,14 @@ _SPECIAL_TOKEN: Final = regex.compile(
     flags=regex.IGNORECASE,
 )
 """Where a special token of a known chat template begins; a space behind its first character makes it plain text."""
+_MAY_BE_SPECIAL: Final = regex.compile(r"[<\[]")
 
 
 def cleaned(text: str) -> str:
     """Give the text in lines with plain ends, none of them blank, without what acts or hides."""
-    visible = _LINE_END.sub("\n", _ANSI.sub("", text.encode(errors="replace").decode()))
-    visible = _UNSEEN.sub("", visible.replace("\t", " "))
-    plain = _SPECIAL_TOKEN.sub(r"\g<0> ", visible)
-    return "\n".join(line.rstrip() for line in plain.split("\n") if line.strip())
+    if not text.replace("\n", "").isprintable():  # most texts are, and are spared the search
+        text = _LINE_END.sub("\n", _ANSI.sub("", text.encode(errors="replace").decode()))
+        text = _UNSEEN.sub("", text.replace("\t", " "))
+    if _MAY_BE_SPECIAL.search(text):
+        text = _SPECIAL_TOKEN.sub(r"\g<0> ", text)
+    return "\n".join(line.rstrip() for line in text.split("\n") if line and not line.isspace())

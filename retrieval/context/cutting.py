@@ -27,6 +27,9 @@ def cut(text: str, max_chars: int) -> str:
     if room < 0:
         return ""
     seen = text[: room + 1]  # one more: only where the next character begins is a boundary told
+    end = seen.rfind(" ") if seen.isascii() else 0
+    if end >= _LEAST_KEPT * room and end:
+        return text[:end].rstrip() + ELLIPSIS
     boundaries = [found.start() for found in _GRAPHEME.finditer(seen)]
     end = boundaries[-1]
     starts = {found.start() for found in _WORD_START.finditer(seen)}

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.ledger import words
+from pipeline.ledger.reads import Vectors
 from retrieval.context.entry import Entry, Outcome
 from retrieval.context.entry_words import Numbers, ReadEntry, Scores, WordIndex, terms
 from retrieval.fused.asking import stop_stems
@@ -27,6 +28,10 @@ _SUCCESS: Final = {Outcome.DONE: 1.0, Outcome.UNKNOWN: 0.5, Outcome.FAILED: 0.2}
 _MOST_HOLDERS: Final = 0.05
 _LEAST_HOLDERS: Final = 6
 """An identifier in more entries than either allows is an everyday word of the session."""
+_FOLLOWS_COSINE: Final = 0.5
+_SAME_COSINE: Final = 0.98
+"""An entry this near says the same again, which is no follow-up."""
+_NOTHING_FOLLOWED: Final = np.zeros((0, FOLLOWING), np.bool_)
 
 
 class EntryFacts:
@@ -46,6 +51,10 @@ class EntryFacts:
         self.index: WordIndex = (
             known.index if known and known.index.covers(n_known, len(entries)) else WordIndex(self.read)
         )
+        self._followed_before = _NOTHING_FOLLOWED
+        if known and "followed" in known.__dict__:
+            self._followed_before = known.followed[: max(0, n_known - FOLLOWING)]
+        self._follow_ups: tuple[Vectors, Numbers] | None = None
         self._tail = WordIndex(self.read[self.index.n :], first=self.index.n)
 
     def bm25(self, text: str) -> Scores:
@@ -75,11 +84,29 @@ class EntryFacts:
     def followed(self) -> npt.NDArray[np.bool_]:
         """Which of the next entries follow each up, by words or by naming it: ``(n, FOLLOWING)``."""
         followed = np.zeros((len(self.read), FOLLOWING), np.bool_)
-        for place, one in enumerate(self.read):
+        known = self._followed_before
+        followed[: len(known)] = known
+        for place, one in enumerate(self.read[len(known) :], len(known)):
             for step, later in enumerate(self.read[place + 1 : place + 1 + FOLLOWING]):
                 is_named = self.entries[place].entry_id in self.entries[place + 1 + step].refs
                 followed[place, step] = is_named or later.follows(one)
         return followed
+
+    def n_follow_ups(self, vectors: Vectors) -> Numbers:
+        """Count, of the three entries after each, those that follow it up by words, by naming it, or by meaning.
+
+        Args:
+            vectors: ``(n, d) float32``, L2-normalised; kept as long as the same ones are asked about.
+        """
+        known = self._follow_ups
+        if known is None or known[0] is not vectors:
+            follows = self.followed.copy()
+            n = len(follows)
+            for step in range(1, min(FOLLOWING, n - 1) + 1) if len(vectors) == n else ():
+                near = np.einsum("ij,ij->i", vectors[:-step], vectors[step:])
+                follows[: n - step, step - 1] |= (near >= _FOLLOWS_COSINE) & (near < _SAME_COSINE)
+            known = self._follow_ups = vectors, np.asarray(follows.sum(axis=1), np.int64)
+        return known[1]
 
     def word_rows(self, places: Numbers) -> Scores:
         """Give rows by which the words of some entries can be compared: ``(m, v), rows L2-normalised``."""

@@ -44,15 +44,16 @@ class ReadEntry:
     __slots__ = ("asked", "counts", "digest", "identifiers", "n_bytes", "n_words", "terms")
 
     def __init__(self, entry: Entry) -> None:
+        asked = terms(entry.objective)
         text = "\n".join((entry.objective, entry.conclusion, *entry.key_results))
-        listed = terms(text)
+        listed = asked + terms(text[len(entry.objective) :])
         self.n_bytes = len(text.encode(errors="replace"))
         self.n_words = len(listed)
         self.counts = Counter(listed)
         self.terms = frozenset(self.counts)
         self.digest = hashlib.blake2b("\n".join(listed).encode(), digest_size=16).digest()
         """The same for entries that say the same, but for case, marks and endings."""
-        self.asked = frozenset(_telling(terms(entry.objective)))
+        self.asked = frozenset(_telling(asked))
         self.identifiers = frozenset(identifiers(text))
 
     def follows(self, earlier: ReadEntry) -> bool:

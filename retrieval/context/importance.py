@@ -12,14 +12,11 @@ import numpy as np
 
 from pipeline.settings import ImportanceFactors
 from retrieval.context.entry_facts import FOLLOWING, EntryFacts
-from retrieval.context.entry_words import Numbers, Scores
-from retrieval.context.strategies.protocol import Asked, FloatRows
+from retrieval.context.entry_words import Scores
+from retrieval.context.strategies.protocol import Asked
 
 _DAY_MS: Final = 86_400_000
 _DAYS_OF_STRENGTH: Final = 10
-_FOLLOWS_COSINE: Final = 0.5
-_SAME_COSINE: Final = 0.98
-"""An entry this near says the same again, which is no follow-up."""
 
 
 class Parts(NamedTuple):
@@ -35,7 +32,7 @@ class Parts(NamedTuple):
 def parts(asked: Asked, facts: EntryFacts) -> Parts:
     """Give the parts of each entry's importance."""
     return Parts(
-        engagement=_numbers((n_follow_ups(facts, asked.vectors) / FOLLOWING).clip(max=1)),
+        engagement=_numbers((facts.n_follow_ups(asked.vectors) / FOLLOWING).clip(max=1)),
         complexity=_numbers((np.log2(1 + facts.n_tools) / 4).clip(max=1)),
         success=facts.success,
         continuity=_numbers(1 - np.exp(-facts.n_refs / 2)),
@@ -61,17 +58,6 @@ def recency(facts: EntryFacts, now_ms: int) -> Scores:
     """Give exp(-days / (S * 10)), S being 1 and the recalls of an entry; a time to come counts as now."""
     days = (now_ms - facts.times_ms).clip(min=0) / _DAY_MS
     return _numbers(np.exp(-days / ((1 + facts.n_recalls) * _DAYS_OF_STRENGTH)))
-
-
-def n_follow_ups(facts: EntryFacts, vectors: FloatRows) -> Numbers:
-    """Count, of the three entries after each, those that follow it up: by words, by naming it, or by meaning."""
-    follows = facts.followed.copy()
-    n = len(follows)
-    if len(vectors) == n:
-        for step in range(1, min(FOLLOWING, n - 1) + 1):
-            near = np.einsum("ij,ij->i", vectors[:-step], vectors[step:])
-            follows[: n - step, step - 1] |= (near >= _FOLLOWS_COSINE) & (near < _SAME_COSINE)
-    return np.asarray(follows.sum(axis=1), np.int64)
 
 
 def _numbers(values: object) -> Scores:

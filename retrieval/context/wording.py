@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from retrieval.context.ages import age
 from retrieval.context.cleaning import cleaned
 from retrieval.context.cutting import cut
@@ -28,13 +30,7 @@ def exchange(
 
     Further lines of a text are indented, so that none of them looks like another part of the exchange.
     """
-    lines = [f"{age(entry.time_ms, now_ms)}: {_within(entry.objective, max_objective_chars)}"]
-    label = "Failed" if entry.outcome is Outcome.FAILED else "Result"
-    if result := _within(entry.conclusion, max_result_chars):
-        lines.append(f"{label}: {result}")
-    if findings := [" ".join(cleaned(text).split()) for text in entry.key_results[:n_key_results]]:
-        lines.append(f"Key results: {'; '.join(findings)}")
-    return "\n".join(lines)
+    return _Clean(entry, now_ms).written(max_objective_chars, max_result_chars, n_key_results)
 
 
 def exchanges_within(entry: Entry, now_ms: int, room: int) -> tuple[str, ...]:
@@ -46,29 +42,47 @@ def exchanges_within(entry: Entry, now_ms: int, room: int) -> tuple[str, ...]:
         room: tokens of the block.
     """
     limit = max(room, _SHORTER[0][0])
-    longest = exchange(entry, now_ms, max_objective_chars=limit // 2, max_result_chars=limit)
-    return tuple(dict.fromkeys((longest, *shorter_exchanges(entry, now_ms))))
+    clean = _Clean(entry, now_ms)
+    return tuple(dict.fromkeys((clean.written(limit // 2, limit, None), *clean.shorter(None, None))))
 
 
 def shorter_exchanges(
     entry: Entry, now_ms: int, *, max_result_chars: int | None = None, n_key_results: int | None = None
 ) -> tuple[str, ...]:
     """Write it again and again shorter than with these limits, down to a few words."""
-    tried = (
-        exchange(
-            entry,
-            now_ms,
-            max_objective_chars=objective,
-            max_result_chars=result if max_result_chars is None else min(result, max_result_chars),
-            n_key_results=findings if n_key_results is None else min(findings, n_key_results),
-        )
-        for objective, result, findings in _SHORTER
-    )
-    return tuple(dict.fromkeys(tried))
+    return tuple(dict.fromkeys(_Clean(entry, now_ms).shorter(max_result_chars, n_key_results)))
+
+
+class _Clean:
+    """The texts of an exchange, harmless."""
+
+    def __init__(self, entry: Entry, now_ms: int) -> None:
+        self._age = age(entry.time_ms, now_ms)
+        self._label = "Failed" if entry.outcome is Outcome.FAILED else "Result"
+        self._objective = cleaned(entry.objective)
+        self._result = cleaned(entry.conclusion)
+        self._findings = [" ".join(cleaned(text).split()) for text in entry.key_results]
+
+    def written(self, objective: int | None, result: int | None, findings: int | None) -> str:
+        """Write it with so many characters, and key results."""
+        lines = [f"{self._age}: {_within(self._objective, objective)}"]
+        if text := _within(self._result, result):
+            lines.append(f"{self._label}: {text}")
+        if kept := self._findings[:findings]:
+            lines.append(f"Key results: {'; '.join(kept)}")
+        return "\n".join(lines)
+
+    def shorter(self, max_result: int | None, max_findings: int | None) -> Iterator[str]:
+        """Write it shorter and shorter."""
+        for objective, result, findings in _SHORTER:
+            yield self.written(
+                objective,
+                result if max_result is None else min(result, max_result),
+                findings if max_findings is None else min(findings, max_findings),
+            )
 
 
 def _within(text: str, max_chars: int | None) -> str:
-    lines = cleaned(text)
     if max_chars is not None and max_chars <= _ON_ONE_LINE:
-        return cut(" ".join(lines.split()), max_chars)
-    return (lines if max_chars is None else cut(lines, max_chars)).replace("\n", "\n  ")
+        return cut(" ".join(text[: 8 * _ON_ONE_LINE].split()), max_chars)
+    return (text if max_chars is None else cut(text, max_chars)).replace("\n", "\n  ")
