@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from retrieval.context.answer import Context
     from retrieval.context.entry import Entry, Outcome
     from retrieval.context.session_memory import SessionMemory, SessionRecord
     from retrieval.hits import Hit, Retrieval
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from retrieval.summary_store import SessionSummaryStore
 
 __all__ = [
+    "Context",
     "Entry",
     "Hit",
     "Memory",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Context": "retrieval.context.answer",
     "Entry": "retrieval.context.entry",
     "Hit": "retrieval.hits",
     "Memory": "retrieval.memory",

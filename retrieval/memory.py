@@ -18,6 +18,7 @@ from pipeline.records import NEUTRAL, Mood, Scope
 from pipeline.settings import ContextSettings, RetrievalSettings, Settings, load_settings
 from pipeline.shards import Shards
 from retrieval.cognitive_score import Weights
+from retrieval.context.context import ContextWriter
 from retrieval.context.entry import Outcome
 from retrieval.context.session_memory import SessionMemory, SessionStore
 from retrieval.fused_retriever import FusedRetriever
@@ -59,7 +60,7 @@ class Memory:
         model_survives_fork: False for a model with threads of its own, which a child does not inherit: it loads anew.
 
     Raises:
-        ConfigError: the store of session memory cannot be used.
+        ConfigError: the store of session memory, or the template of its contexts, cannot be used.
     """
 
     def __init__(  # noqa: PLR0913 - all but two have defaults
@@ -85,6 +86,8 @@ class Memory:
         self._loaded: tuple[QueryEmbedder, int] | None = None
         self._model_survives_fork = model_survives_fork
         self._session_store = SessionStore(self._readers, context or ContextSettings(), clock=clock)
+        self._contexts = ContextWriter(self._session_store, lambda: self.embedder, self.retrieve)
+        self.context = self._contexts.context
         self._sessions = SessionSearch(self._readers, lambda: self.embedder)
         self.search = self._sessions.search
         self.window = self._sessions.window
@@ -279,7 +282,7 @@ def open_memory(
         clock: gives epoch milliseconds.
 
     Raises:
-        ConfigError: a setting is out of bounds or unknown, or the store of session memory cannot be used.
+        ConfigError: a setting is out of bounds or unknown, or session memory's store or template cannot be used.
     """
     chosen = settings or load_settings(data_dir=None if data_dir is None else Path(data_dir))
     folder = chosen.data_dir if data_dir is None else Path(data_dir)

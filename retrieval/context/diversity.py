@@ -13,11 +13,11 @@ import numpy as np
 from retrieval.context.entry_facts import EntryFacts
 from retrieval.context.entry_words import Numbers, Scores
 from retrieval.context.strategies.protocol import FloatRows
+from retrieval.context.tokens import BYTES_PER_TOKEN
 
 _SCORE: Final = 0.7
 _NOVELTY: Final = 0.3
 _TOKENS_AROUND: Final = 12
-_BYTES_PER_TOKEN: Final = 3
 
 
 def in_order(
@@ -37,7 +37,7 @@ def in_order(
     """
     chosen = np.asarray(places, np.int64)
     alike = _likeness(chosen, facts, vectors)
-    costs = _TOKENS_AROUND + facts.n_bytes[chosen].clip(max=_BYTES_PER_TOKEN * room) / _BYTES_PER_TOKEN
+    costs = _TOKENS_AROUND + facts.n_bytes[chosen].clip(max=BYTES_PER_TOKEN * room) / BYTES_PER_TOKEN
     nearest = np.zeros(len(chosen), np.float32)
     is_left = np.ones(len(chosen), np.bool_)
     order: list[int] = []

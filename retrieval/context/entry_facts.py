@@ -57,6 +57,10 @@ class EntryFacts:
         self._follow_ups: tuple[Vectors, Numbers] | None = None
         self._tail = WordIndex(self.read[self.index.n :], first=self.index.n)
 
+    def is_about(self, entries: Sequence[Entry]) -> bool:
+        """Tell whether these are the very same entries."""
+        return len(entries) == len(self.entries) == _n_shared(entries, self.entries)
+
     def bm25(self, text: str) -> Scores:
         """Score each entry by the words it shares with a text: ``(n,)`` in [0, 1), a share of the most it could be.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, demo, evaluate, examine, feed, forget, operate, past
+from workers.cli import ask, common, context, demo, evaluate, examine, feed, forget, operate, past
 
 app = typer.Typer(
     name="turnstream",
@@ -28,6 +28,7 @@ for verb in (
     past.search,
     past.window,
     past.recent,
+    context.context,
     operate.stats,
     forget.forget,
     operate.settings,
