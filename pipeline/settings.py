@@ -274,10 +274,9 @@ def _variables(group: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def mask_url(url: str) -> str:
-    """Show a server's address without its password, be it before the host or in the query."""
+    """Show a server's address without its password, be it before the host, in the query or in a list of words."""
+    url = re.sub(r"(?<=password=)('(?:[^'\\]|\\.)*'|[^&\s]*)", "***", url)
     parts = urlsplit(url)
-    parts = parts._replace(query=re.sub(r"(?<=password=)[^&]*", "***", parts.query))
-    url = urlunsplit(parts)
     if not parts.password:
         return url
     host = parts.netloc.rpartition("@")[2]

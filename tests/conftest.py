@@ -18,6 +18,9 @@ from pipeline.errors import TransientError
 from pipeline.stream import connect
 from pipeline.stream.connection import translated
 from tests.commands import CommandLine
+from tests.postgres import postgres_server
+
+__all__ = ["postgres_server"]
 
 READY_WITHIN_S = 20
 

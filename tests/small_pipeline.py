@@ -83,6 +83,7 @@ class SmallPipeline:
             flow.ledgers.close()
             flow.registry.close()
             flow.token.close()
+            flow.forgetting.close()
 
     def sql(self, *statements: str) -> list[tuple[object, ...]]:
         """Change the ledger behind everybody's back; FTS5's tables and the schema, too. Gives the last one's rows."""

@@ -1,7 +1,8 @@
 """Purging what was forgotten: first a scope's own files, then what the server still holds of it.
 
 That is entries that wait to be ingested, dead letters that belong to what was forgotten, and the bytes of
-both in its append-only file. Each step may be done twice; a kill between them leaves the purge due.
+both in its append-only file; and the windows of session memory, where hosts share them. Each step may be done twice;
+a kill between them leaves the purge due.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +29,7 @@ from pipeline.settings import Settings
 from pipeline.shards import LEDGER_FILE, SUMMARIES_FOLDER, Shards, require_usable
 from pipeline.stream import DeadLetter, Entry, TurnStream, append_only, parsed_id
 from pipeline.summarise import SummaryCache
+from retrieval.context.backends.protocol import Kept, Windows
 from workers.supervisor import DataFolderLock
 
 _LETTERS_AT_ONCE: Final = 16
@@ -109,11 +112,13 @@ class Forgetting:
     Args:
         stream: the stream and its dead letters.
         clock: epoch milliseconds.
+        windows: where hosts share session memory; None: nowhere.
     """
 
-    def __init__(self, stream: TurnStream, clock: Callable[[], int]) -> None:
+    def __init__(self, stream: TurnStream, clock: Callable[[], int], windows: Windows | None = None) -> None:
         self._stream = stream
         self._clock = clock
+        self._windows = windows
         self._told: set[str] = set()
 
     def end_purges(self, due: Sequence[Due]) -> None:
@@ -122,9 +127,10 @@ class Forgetting:
         What a purge has come to is noted in its ledger: the next call, in whatever process, goes on from there.
 
         Raises:
-            TransientError: the server does not answer, or did not rewrite its file yet; those that wait for it stay
-                due.
-            ConfigError: the server lets us neither look at its streams nor drop letters; all stay due.
+            TransientError: the server, or that of the windows, does not answer, or did not rewrite its file yet;
+                those that wait for it stay due.
+            ConfigError: the server lets us neither look at its streams nor drop letters, or that of the windows
+                refuses us; all stay due.
         """
         if not due:
             return
@@ -140,8 +146,21 @@ class Forgetting:
         for mark in dict.fromkeys(marks.values()):  # those begun first
             rewritten = self._is_rewritten(mark, deadline - time.monotonic())
             for ledger, token in [purge for purge in ready if marks[purge] == mark]:
+                self._purge_windows(ledger)
                 if upkeep.end_purge(ledger, token, now_ms=self._clock(), rewritten=rewritten):
                     _log.info("scope.purged")
+
+    def close(self) -> None:
+        """Close the connections to the windows."""
+        if self._windows is not None:
+            self._windows.close()
+
+    def _purge_windows(self, ledger: Ledger) -> None:
+        if self._windows is None:
+            return
+        n_exchanges = self._windows.purge(ledger.scope, partial(_has_forgotten, ledger))
+        if n_exchanges:
+            _log.info("windows.purged", n_exchanges=n_exchanges)
 
     def _is_ingested(self, purge: Due, first: str | None, last: str, look_until: float) -> bool:
         """Tell whether nothing that was forgotten waits in the stream: what waits is refused once it is ingested.
@@ -242,6 +261,13 @@ def _is_forgotten(ledger: Ledger, subject: Subject, arrived_ms: int) -> bool:
     at_ms = arrived_ms if subject.at_ms is None else subject.at_ms
     with ledger.read() as connection:
         return forgetting.is_forgotten(connection, subject.session_id, subject.turn_id, at_ms)
+
+
+def _has_forgotten(ledger: Ledger, session_id: str, kept: Kept) -> bool:
+    with ledger.read() as connection:
+        return any(
+            forgetting.is_forgotten(connection, session_id, turn_id, kept.entry.time_ms) for turn_id in kept.turn_ids
+        )
 
 
 def _count(ledger: Ledger, subject: Subject) -> None:

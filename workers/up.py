@@ -10,6 +10,7 @@ import structlog
 from pipeline.settings import PREFIX, Settings
 from pipeline.shards import require_usable
 from pipeline.stream import check_server, connect, server_url
+from retrieval.context.backends import opening
 from workers import refill
 from workers.embedded import EmbeddedServer
 from workers.liveness import INGESTER, WORKER, forget_dead, pulse_path
@@ -25,10 +26,13 @@ def run(settings: Settings) -> None:
     """Run everything until SIGTERM, SIGINT or SIGHUP; on return no child is left.
 
     Raises:
-        ConfigError: the data folder or the server cannot be used, or another `up` holds the folder.
+        ConfigError: the data folder, the server or the store of session memory cannot be used, or another `up` holds
+            the folder.
         ServerUnreachableError: the given server does not answer.
     """
     require_usable(settings.data_dir)
+    if (windows := opening.open_shared(settings.context)) is not None:  # each worker would end over it
+        windows.close()
     with DataFolderLock(settings.data_dir):
         end_leftovers(settings.data_dir, _own_processes(settings), within_s=_LEFTOVERS_END_WITHIN_S)
         forget_dead(settings.data_dir)

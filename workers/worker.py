@@ -30,6 +30,7 @@ from pipeline.summarise import (
     extractive,
 )
 from pipeline.summarise.summarizer import LONGEST_RETRY_AFTER_S
+from retrieval.context.backends import opening
 from workers import library_log, tasks
 from workers.app import EMBED_TURNS, PUBLISH_SNAPSHOTS, SUMMARISE_SESSIONS, make_app
 from workers.consumer import PulsingConsumer
@@ -78,7 +79,7 @@ def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
     """Load what a worker works with.
 
     Raises:
-        ConfigError: the model or the summary endpoint cannot be used.
+        ConfigError: the model, the summary endpoint or the store of session memory cannot be used.
     """
     pulse = Pulse(settings.data_dir, WORKER, name, step_s=settings.redis.timeout_s)
     pulse.beat(_LOAD_S if is_model_ready(settings) else _EXPORT_S)
@@ -97,7 +98,7 @@ def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
         embedder=embedder,
         sessions=SessionDesk(settings.summary, embedder, _summarizer_of(settings, registry, pulse), now_ms),
         indexer=Indexer(settings.index, embedder),
-        forgetting=Forgetting(_stream_of(settings), now_ms),
+        forgetting=Forgetting(_stream_of(settings), now_ms, opening.open_shared(settings.context)),
         token=WorkerToken(settings.data_dir, name),
         pulse=pulse,
         clock=now_ms,

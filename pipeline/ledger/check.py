@@ -23,6 +23,7 @@ import numpy.typing as npt
 from pipeline.ledger import cards, events, reads, word_segments
 from pipeline.ledger.connection import read_meta
 from pipeline.ledger.forgetting import PURGE_DUE
+from pipeline.ledger.session_reads import REMEMBERED
 from pipeline.records import SESSION_TAG_PREFIX
 
 _SHOWN: Final = 3
@@ -129,14 +130,15 @@ def gap_fault(gap: Gap) -> Fault:
 def gaps(connection: apsw.Connection) -> list[Gap]:
     """Find the numbers missing in sessions whose turns are numbered, at most two alike and without large leaps.
 
-    Numbers that turns deleted on request had are not missing. Of a scope deleted up to a time nothing tells which
-    numbers went: what was said before it, and a day after it by clocks that may be wrong, is left out.
+    Turns that an agent remembered have no numbers. Numbers that turns deleted on request had are not missing. Of a
+    scope deleted up to a time nothing tells which numbers went: what was said before it, and a day after it by clocks
+    that may be wrong, is left out.
     """
     found = []
     numbered: Any = connection.execute(_NUMBERED, (_CLOCKS_OFF_MS,)).fetchall()
     for session_id, least, greatest in numbered:
         present: Any = connection.execute(
-            "SELECT turn_index FROM turns WHERE session_id = ?1"
+            f"SELECT turn_index FROM turns WHERE session_id = ?1 AND {_PUBLISHED}"
             " UNION SELECT turn_index FROM vacated WHERE session_id = ?1",
             (session_id,),
         ).fetchall()
@@ -315,8 +317,9 @@ _SUMMARIES: Final = (
     ("summaries that are blank", "SELECT session_id FROM summaries WHERE trim(text) = ''"),
     ("sessions in a state that is none", "SELECT session_id FROM sessions WHERE state NOT IN (0, 1, 2)"),
 )  # fmt: skip
+_PUBLISHED: Final = f"event_id NOT GLOB '{REMEMBERED}*'"
 _NUMBERED: Final = (
-    "SELECT session_id, min(turn_index), max(turn_index) FROM turns WHERE first_ms >"
+    f"SELECT session_id, min(turn_index), max(turn_index) FROM turns WHERE {_PUBLISHED} AND first_ms >"
     " ifnull((SELECT until_ms + ? FROM tombstones WHERE target = 'scope'), -9e18) GROUP BY session_id"
     " HAVING 2 * count(DISTINCT turn_index) >= count(*)"
     " AND max(turn_index) - min(turn_index) >= count(DISTINCT turn_index)"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import apsw
 import numpy as np
@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 from pipeline.errors import ShardError
 from pipeline.ledger.reads import Ids, Vectors, carray
+
+REMEMBERED: Final = "remembered:"
+"""How the event ids of turns begin that an agent remembered, beside those that platforms publish."""
 
 
 class SessionTurn(NamedTuple):
@@ -62,11 +65,7 @@ def cards(connection: apsw.Connection, limit: int) -> list[SessionCard]:
 
 
 def turns_of(connection: apsw.Connection, session_id: str) -> list[SessionTurn]:
-    """Fetch a session's turns in their order.
-
-    Raises:
-        ShardError: a turn's metadata was damaged on the disk.
-    """
+    """Fetch a session's turns in their order."""
     rows: Any = connection.execute(
         f"SELECT {_TURN} FROM turns WHERE session_id = ? ORDER BY timestamp_ms, turn_index, turn_id", (session_id,)
     )
@@ -80,9 +79,6 @@ def turns_above(
 
     Returns:
         None when more than ``look_through`` turns of the scope are above it: then `turns_of` costs less.
-
-    Raises:
-        ShardError: a turn's metadata was damaged on the disk.
     """
     row: Any = connection.execute("SELECT ifnull(max(turn_offset), 0) FROM turns").fetchone()
     if row[0] - turn_offset > look_through:
@@ -132,11 +128,9 @@ def _turn(row: Any) -> SessionTurn:
 
 
 def _metadata(text: str) -> Mapping[str, Any]:
+    """Read metadata; one that was damaged on the disk says nothing: the checker names it."""
     try:
         found: Mapping[str, Any] = json.loads(text)
-    except ValueError as error:
-        raise ShardError(
-            "a turn's metadata is damaged; 'turnstream doctor --verify' names the turn: publish it again with a"
-            " higher revision, or forget it"
-        ) from error
+    except ValueError:
+        return {}
     return found

@@ -1,7 +1,7 @@
 """What an agent reports of an exchange, as two turns of its session: the objective, and its conclusion.
 
 Both bear the exchange's name in their metadata (`entry_metadata`), so that they are one whatever stands between.
-Their event ids begin with `EVENT_PREFIX`; the numbering of a platform's own turns leaves such out.
+The numbering of a platform's own turns leaves them out: their event ids tell them apart.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import Any, Final
 from pipeline import contract
 from pipeline.contract.limits import reject_long_content
 from pipeline.errors import PoisonError
-from pipeline.ledger.session_reads import SessionTurn
+from pipeline.ledger.session_reads import REMEMBERED, SessionTurn
 from pipeline.records import Scope, Turn, reject_unstorable
 from retrieval.context import entry_metadata, exchanges
 from retrieval.context.entry import Entry, Outcome
 
-EVENT_PREFIX: Final = "remembered:"
 MAX_ENTRY_ID_CHARS: Final = 400
 _CONCLUSION: Final = "/conclusion"
 
@@ -68,7 +67,7 @@ def turns_of(scope: Scope, session_id: str, report: Report, *, now_ms: int) -> t
                 role=role,
                 content=content,
                 timestamp=now_ms / 1_000,
-                event_id=EVENT_PREFIX + digest,
+                event_id=REMEMBERED + digest,
                 turn_id=turn_id,
                 index=len(turns),
                 metadata={**metadata, **said},
