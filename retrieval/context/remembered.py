@@ -89,7 +89,7 @@ def entry_of(turns: Sequence[Turn]) -> Entry:
 def _said(report: Report) -> dict[str, Any]:
     if not isinstance(report.n_errors, int) or isinstance(report.n_errors, bool) or report.n_errors < 0:
         raise ValueError(f"n_errors: is {report.n_errors!r}; give the number of calls that failed")
-    if report.outcome not in {*Outcome}:
+    if report.outcome not in [*Outcome]:
         raise ValueError(f"outcome: is {report.outcome!r}; use one of {', '.join(Outcome)}")
     if not isinstance(report.pinned, bool):
         raise ValueError(f"pinned: is {report.pinned!r}; give True or False")  # noqa: TRY004 - one error for all
