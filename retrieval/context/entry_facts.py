@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pipeline.ledger import words
 from pipeline.ledger.reads import Vectors
 from retrieval.context.entry import Entry, Outcome
-from retrieval.context.entry_words import Numbers, ReadEntry, Scores, WordIndex, terms
+from retrieval.context.entry_words import Identifiers, Numbers, ReadEntry, Scores, WordIndex, terms
 from retrieval.fused.asking import stop_stems
 from retrieval.fused.lexical import K1, B, idf
 
@@ -51,6 +51,7 @@ class EntryFacts:
         self.index: WordIndex = (
             known.index if known and known.index.covers(n_known, len(entries)) else WordIndex(self.read)
         )
+        self.identifiers: Identifiers = Identifiers(self.read, known.identifiers.before(n_known) if known else None)
         self._followed_before = _NOTHING_FOLLOWED
         if known and "followed" in known.__dict__:
             self._followed_before = known.followed[: max(0, n_known - FOLLOWING)]
@@ -124,15 +125,9 @@ class EntryFacts:
     @cached_property
     def n_refs(self) -> Numbers:
         """How many later entries refer to each: ``(n,)``."""
-        refs: list[set[int]] = [set() for _ in self.read]
-        places = {entry.entry_id: place for place, entry in enumerate(self.entries)}
-        for place, entry in enumerate(self.entries):
-            for named in (places.get(entry_id) for entry_id in entry.refs):
-                if named is not None and named < place:
-                    refs[named].add(place)
-        for holders in self._holders_of_identifiers():
-            refs[holders[0]].update(holders[1:])
-        return np.array([len(some) for some in refs], np.int64)
+        n = len(self.read)
+        pairs = np.unique(np.concatenate([self._named() @ (n, 1), self._quoted() @ (n, 1)]))
+        return np.asarray(np.bincount(pairs // max(n, 1), minlength=n), np.int64)
 
     @cached_property
     def times_ms(self) -> Numbers:
@@ -164,13 +159,21 @@ class EntryFacts:
         """How each ended: ``(n,)``, 1 for done, 0.5 for unknown, 0.2 for failed."""
         return np.array([_SUCCESS[entry.outcome] for entry in self.entries], np.float32)
 
-    def _holders_of_identifiers(self) -> list[list[int]]:
-        holders: dict[str, list[int]] = {}
-        for place, one in enumerate(self.read):
-            for identifier in one.identifiers:
-                holders.setdefault(identifier, []).append(place)
-        most = max(_LEAST_HOLDERS, _MOST_HOLDERS * len(self.read))
-        return [places for places in holders.values() if 1 < len(places) <= most]
+    def _named(self) -> Numbers:
+        """Give the pairs of an entry and a later one that names it: ``(p, 2)``."""
+        naming = [place for place, entry in enumerate(self.entries) if entry.refs]
+        places = {entry.entry_id: place for place, entry in enumerate(self.entries)} if naming else {}
+        named = [(places.get(entry_id, n), n) for n in naming for entry_id in self.entries[n].refs]
+        return np.array([pair for pair in named if pair[0] < pair[1]], np.int64).reshape(-1, 2)
+
+    def _quoted(self) -> Numbers:
+        """Give the pairs of an entry and a later one that quotes an identifier first said in it: ``(p, 2)``."""
+        ids, owners = self.identifiers.sorted()
+        begins = np.flatnonzero(np.diff(ids, prepend=ids[:1] ^ 1))
+        counts = np.diff(begins, append=len(ids))
+        firsts, n_holders = np.repeat(owners[begins], counts), np.repeat(counts, counts)
+        is_rare = n_holders <= max(_LEAST_HOLDERS, _MOST_HOLDERS * len(self.read))
+        return np.stack([firsts, owners], axis=1)[is_rare & (owners > firsts)]
 
     def _holders(self, term: np.uint32) -> tuple[Numbers, Scores]:
         indexed, tail = self.index.holders(term), self._tail.holders(term)

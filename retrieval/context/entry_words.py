@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from pipeline.ledger import words
 from pipeline.ledger.fulltext import UNSPACED
+from pipeline.ledger.words import WordIds
 from retrieval.context.entry import Entry
 from retrieval.fused.asking import stop_stems
 
@@ -84,6 +85,37 @@ class WordIndex:
         """Give the entries that hold a word, and how often."""
         begin, end = np.searchsorted(self._ids, term, "left"), np.searchsorted(self._ids, term, "right")
         return self._owners[begin:end], self._times[begin:end]
+
+
+class Identifiers:
+    """What entries quote, as numbers.
+
+    Args:
+        read: all entries.
+        known: those of the first of them.
+    """
+
+    def __init__(self, read: Sequence[ReadEntry], known: Identifiers | None = None) -> None:
+        first: int = known.n if known else 0
+        new = read[first:]
+        self.n: int = len(read)
+        self._ids = words.ids_of([one for entry in new for one in entry.identifiers])
+        self._owners = np.repeat(np.arange(first, self.n), [len(entry.identifiers) for entry in new])
+        if known:
+            self._ids = np.concatenate([known._ids, self._ids])  # noqa: SLF001 - of its own class
+            self._owners = np.concatenate([known._owners, self._owners])  # noqa: SLF001 - the same
+
+    def before(self, n: int) -> Identifiers:
+        """Give those of the first ``n`` entries."""
+        kept = Identifiers(())
+        kept.n, n_kept = n, int(np.searchsorted(self._owners, n))
+        kept._ids, kept._owners = self._ids[:n_kept], self._owners[:n_kept]
+        return kept
+
+    def sorted(self) -> tuple[WordIds, Numbers]:
+        """Give each identifier with each entry that holds it, sorted by both."""
+        order = np.argsort(self._ids, kind="stable")
+        return self._ids[order], np.asarray(self._owners[order], np.int64)
 
 
 def terms(text: str) -> list[str]:
