@@ -12,11 +12,13 @@ from rich.table import Table
 
 from pipeline import log
 from pipeline.errors import ConfigError
+from pipeline.settings import Settings
 from retrieval.memory import PROFILES
 from workers import evaluate as evaluation
 from workers.cli import common
 from workers.demo import running
-from workers.evaluate import FORMATS, Evaluation
+from workers.evaluate import FORMATS, Evaluation, context, context_html
+from workers.evaluate.context_run import Comparison
 from workers.evaluate.html import page
 from workers.evaluate.run import CUTS
 
@@ -31,6 +33,10 @@ def evaluate(
     scope: common.OptionalScopeKey = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask so many questions of each scope at most.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report with charts to this file.")] = None,
+    of_context: Annotated[
+        bool,
+        typer.Option("--context", help="Compare the strategies of session memory: blocks for a prompt."),
+    ] = False,
     data_dir: common.DataDir = None,
     as_json: common.AsJson = False,
 ) -> None:
@@ -39,6 +45,10 @@ def evaluate(
     Without --scope everything the file says goes through a pipeline in a
     temporary folder first. With --scope the questions about that scope are
     asked of what is there already, and nothing is written.
+
+    With --context each conversation is one session, and every strategy writes
+    blocks of 256 to 2048 tokens for each question: how much of the evidence is
+    in them, at what cost, beside no memory, the full history and BM25 alone.
     """
     if profile not in PROFILES:
         raise ConfigError(f"--profile {profile!r} does not exist; use one of {', '.join(PROFILES)}")
@@ -46,6 +56,11 @@ def evaluate(
         raise ConfigError(f"--html {html}: there is no folder {html.parent}")
     settings = common.settings_of(data_dir)
     log.configure("warning", settings.log_format)
+    if of_context:
+        if scope is not None:
+            raise ConfigError("--context and --scope: the comparison makes sessions of its own; leave --scope out")
+        _compare(data, form, limit, html, settings, as_json=as_json)
+        return
     with running.ended_by_signals(), _Bars() as bars:
         found = evaluation.evaluate(
             data,
@@ -63,6 +78,39 @@ def evaluate(
         common.print_json(found.to_json())
     else:
         _print(found)
+
+
+def _compare(
+    data: Path, form: str, limit: int | None, html: Path | None, settings: Settings, *, as_json: bool
+) -> None:
+    with running.ended_by_signals(), _Bars() as bars:
+        found = context.compare(data, form=form, limit=limit, settings=settings, on_progress=bars.move)
+    if html is not None:
+        html.write_text(context_html.page(found), encoding="utf-8")
+    if as_json:
+        common.print_json(found.to_json())
+    else:
+        _print_comparison(found)
+
+
+def _print_comparison(found: Comparison) -> None:
+    table = Table(title=f"{found.dataset}, session memory: {found.n_questions} questions, in percent")
+    table.box, table.title_justify, table.padding = SIMPLE_HEAD, "left", (0, 1, 0, 0)
+    table.add_column("way", no_wrap=True)
+    for head in ("budget", "told", "quoted", "tokens", "p50 ms", "p95 ms", "leaks"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in found.rows:
+        table.add_row(
+            row.method,
+            "" if row.max_tokens is None else str(row.max_tokens),
+            _percent(row.told),
+            _percent(row.quoted),
+            f"{row.n_tokens:.0f}",
+            f"{row.p50_ms:.1f}",
+            f"{row.p95_ms:.1f}",
+            str(row.session_leaks + row.scope_leaks),
+        )
+    common.out.print(table)
 
 
 class _Bars:

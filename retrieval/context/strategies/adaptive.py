@@ -1,8 +1,8 @@
 """Strategy `adaptive`: entries in fewer words, by how the session goes.
 
-How much is kept follows from the session's `pacing`, or from the setting ``compression_level``. With an objective the
-most relevant entries come first, else the latest; the last one always does. As many are taken as fill the room once
-they are shortened, and the share is spread over them as in LongLLMLingua: the first stays nearly whole, the last
+How much is kept follows from the session's `pacing`, or from the setting ``compression_level``. With an objective
+that the session knows about the most relevant entries come first, else the latest. As many are taken as fill the room
+once they are shortened, and the share is spread over them as in LongLLMLingua: the first stays nearly whole, the last
 keeps half the level's share, and all together keep that share.
 
 With ``x`` from 0 to 1 over the text in that order, ``f + (1 - f) * (1 - x) ** (2 / share - 2)`` is kept at ``x``,
@@ -26,7 +26,7 @@ from retrieval.context.answer import Decisions
 from retrieval.context.entry import Entry
 from retrieval.context.entry_words import Scores
 from retrieval.context.pacing import SHARES, Level
-from retrieval.context.relevance import relevance
+from retrieval.context.relevance import Relevance, relevance
 from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
 
 _AROUND_BYTES: Final = 60
@@ -47,8 +47,8 @@ class Adaptive:
         if not asked.entries:
             return Offer(pieces=())
         level, reason = _level(asked)
-        scores = relevance(asked).scores
-        order = _order(asked, scores)
+        found = relevance(asked)
+        scores, order = found.scores, _order(asked, found)
         taken = _as_many_as_fill(asked, order, SHARES[level])
         texts = ["\n".join(_texts(asked.entries[place])) for place in taken]
         shares = spread(texts, SHARES[level])
@@ -106,11 +106,12 @@ def _level(asked: Asked) -> tuple[Level, str]:
     return level, f"{level}: {pacing.verdict(asked.entries)}"
 
 
-def _order(asked: Asked, scores: Scores) -> list[int]:
-    """Order entries: pinned ones, the last one, then the most relevant, then the latest."""
+def _order(asked: Asked, found: Relevance) -> list[int]:
+    """Order entries: pinned ones, then the most relevant, then the latest; the last one first if none is relevant."""
     places = np.arange(len(asked.entries))
     is_pinned = np.fromiter((entry.is_pinned for entry in asked.entries), np.bool_, len(places))
-    order: list[int] = np.lexsort((-places, -scores, places != places[-1], ~is_pinned)).tolist()
+    is_last = (places == places[-1]) & (not found.is_any_relevant)
+    order: list[int] = np.lexsort((-places, -found.scores, ~is_last, ~is_pinned)).tolist()
     return order
 
 
