@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from pipeline.errors import ConfigError
-from pipeline.records import Event, Scope, Turn
+from pipeline.records import Scope, Turn
 from pipeline.settings import Settings, load_settings
 from retrieval import open_memory
 from workers.demo import running
@@ -66,7 +67,7 @@ def compare(
     conversations = _conversations(dataset)
     with running.temporary_folder(keep=False) as data_dir, own_environment(data_dir, settings or load_settings()):
         ingest(
-            _events(conversations),
+            chain.from_iterable(map(events_of, conversations.values())),
             data_dir,
             on_state=lambda done, total: on_progress("turns searchable", done, total),
         )
@@ -103,16 +104,15 @@ def _conversations(dataset: datasets.Dataset) -> dict[Scope, Conversation]:
     }
 
 
-def _events(conversations: dict[Scope, Conversation]) -> Iterator[Event]:
-    """Yield each conversation as one session of its scope, and a different one beside it."""
-    for conversation in conversations.values():
-        for name, said in ((OWN, conversation.turns), (ANOTHER, conversation.another)):
-            for number, turn in enumerate(said):
-                yield replace(
-                    turn,
-                    scope=conversation.scope,
-                    session_id=name,
-                    turn_id=f"{name}/{turn.turn_id}",
-                    event_id=f"{name}/{conversation.scope.id}/{number}",
-                    index=number,
-                )
+def events_of(conversation: Conversation) -> Iterator[Turn]:
+    """Yield a conversation as one session of its scope, and a different one beside it."""
+    for name, said in ((OWN, conversation.turns), (ANOTHER, conversation.another)):
+        for number, turn in enumerate(said):
+            yield replace(
+                turn,
+                scope=conversation.scope,
+                session_id=name,
+                turn_id=f"{name}/{turn.turn_id}",
+                event_id=f"{name}/{conversation.scope.id}/{number}",
+                index=number,
+            )
