@@ -16,7 +16,7 @@ COUNTERS: dict[str, Callable[[str], int]] = {
     "bytes": tokens.count,
     "characters": len,
     "words": lambda text: len(text.split()),
-    "lines": lambda text: 7 * (text.count("\n") + 1),
+    "lines": lambda text: 7 * len(text.splitlines()),
     "fence": lambda text: 3 * text.count("`") + len(text) // 4,
     "step": lambda text: len(text) // 50 * 50,
 }
