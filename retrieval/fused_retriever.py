@@ -7,7 +7,6 @@ says so.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -19,7 +18,7 @@ from pipeline.ledger.reads import Ids, Vectors
 from pipeline.records import NEUTRAL, Mood, Scope
 from retrieval import passage_search
 from retrieval.embedded_question import Asked, ask
-from retrieval.fused.model import Model, load_model
+from retrieval.fused.model import ranking_model
 from retrieval.fused.passages import Floats
 from retrieval.fused.ranking import Coverage, rank
 from retrieval.memory_store import Moment, ScoredTrace, epoch_ms, time_range
@@ -35,12 +34,6 @@ NO_WORDS: Final = "fused:no-words"
 NO_VECTORS: Final = "fused:no-vectors"
 RERANKED: Final = 30
 """Hits that a reranker reads, or as many as are wanted if that is more."""
-
-
-@functools.cache
-def ranking_model(*, with_tokens: bool = True) -> Model:
-    """Give the bundled ranking model, for questions and passages with token vectors or without; read once."""
-    return load_model(with_tokens=with_tokens)
 
 
 class FusedRetriever:

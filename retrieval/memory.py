@@ -23,7 +23,7 @@ from retrieval.context.entry import Outcome
 from retrieval.context.session_memory import SessionMemory, SessionStore
 from retrieval.fused_retriever import FusedRetriever
 from retrieval.hits import Retrieval, to_hit
-from retrieval.memory_store import MemoryStore, Moment
+from retrieval.memory_store import MemoryStore, Moment, epoch_ms
 from retrieval.query_vector import QueryEmbedder
 from retrieval.reader import ShardReaders
 from retrieval.rerank import Reranker
@@ -88,7 +88,7 @@ class Memory:
         self._session_store = SessionStore(self._readers, context or ContextSettings(), clock=clock)
         self._contexts = ContextWriter(self._session_store, lambda: self.embedder, self.retrieve)
         self.context = self._contexts.context
-        self._sessions = SessionSearch(self._readers, lambda: self.embedder)
+        self._sessions = SessionSearch(self._readers, lambda: self.embedder, clock=clock or epoch_ms)
         self.search = self._sessions.search
         self.window = self._sessions.window
         self.recent = self._sessions.recent

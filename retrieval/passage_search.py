@@ -19,6 +19,7 @@ from pipeline.ledger.reads import Ids, TraceRow
 from retrieval.embedded_question import Asked
 from retrieval.fused.passages import REACH, Bools, Passages, Question
 from retrieval.reader import View
+from retrieval.trace_search import Nearest
 
 N_NEAREST: Final = 50
 N_MATCHING: Final = 50
@@ -38,6 +39,14 @@ class Place(NamedTuple):
     trace_id: int
     start: int
     stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What somebody has found already for a question: traces near it, and offsets of turns that share its words."""
+
+    near: Nearest
+    matching: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ def find(
     after_ms: int | None = None,
     before_ms: int | None = None,
     also: Ids | None = None,
+    sought: Sought | None = None,
 ) -> Found:
     """Find the candidates for a question.
 
@@ -85,6 +95,7 @@ def find(
         after_ms: no candidate was said before this time.
         before_ms: no candidate was said after this time.
         also: traces that are candidates whatever they say.
+        sought: taken in place of a search of one's own.
 
     Raises:
         DimensionMismatchError: the question's vector has another dimension than the shard's.
@@ -92,14 +103,20 @@ def find(
         ShardError: the ledger is damaged.
     """
     started = time.perf_counter()
-    near = view.nearest(asked.embedded.vector, N_NEAREST, after_ms=after_ms, before_ms=before_ms)
+    near = (
+        sought.near
+        if sought
+        else view.nearest(asked.embedded.vector, N_NEAREST, after_ms=after_ms, before_ms=before_ms)
+    )
     searched = time.perf_counter()
     connection = view.connection
     n_turns, n_words = passage_reads.fulltext_totals(connection)
     frequencies = passage_reads.document_frequencies(connection, asked.asking.counted_words)
-    matching = passage_reads.matching_turns(
-        connection, asked.sought(frequencies, n_turns), N_MATCHING, after_ms=after_ms, before_ms=before_ms
-    )
+    if sought:
+        matching = sought.matching
+    else:
+        words = asked.sought(frequencies, n_turns)
+        matching = passage_reads.matching_turns(connection, words, N_MATCHING, after_ms=after_ms, before_ms=before_ms)
     words_ms = 1000 * (time.perf_counter() - searched)
     question = asked.asking.question(
         vector=asked.embedded.vector,

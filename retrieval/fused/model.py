@@ -6,6 +6,7 @@ a scope whose model gives no token vectors. ``workers.fused_fit`` writes such a 
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -80,6 +81,12 @@ class Model:
             + known.stranger * names_a_stranger
         )
         return np.asarray(1 / (1 + np.exp(-exponent)), np.float32)
+
+
+@functools.cache
+def ranking_model(*, with_tokens: bool = True) -> Model:
+    """Give the bundled ranking model, for questions and passages with token vectors or without; read once."""
+    return load_model(with_tokens=with_tokens)
 
 
 def load_model(path: Path | None = None, *, with_tokens: bool = True) -> Model:

@@ -78,7 +78,9 @@ class BestRanking:
             scores if mask is None else scores * mask for scores, mask in zip(self._scores, masks, strict=True)
         ]
         self._best = _greatest(self._turns, self._scores, len(state.cards.ranks))
-        self.sessions = self._ranked(words.of_sessions(), state.cards)
+        self.numbers, self.totals = self._ranked(words.of_sessions())
+        """The sessions that anything speaks for, and how much does, from 0 to 1; in no order."""
+        self.sessions = in_order_of(self.numbers, self.totals, state.cards)
         self.wanted: Sequence[str] = [needle, *asked.parts, *sorted(asked.stems, key=len, reverse=True)]
 
     def anchor(self, connection: apsw.Connection, session_no: int) -> tuple[int, Row]:
@@ -90,12 +92,19 @@ class BestRanking:
         """Tell whether there is any session."""
         return bool(self._best.any())
 
-    def _ranked(self, of_sessions: Numbers, cards: Cards) -> Iterator[tuple[int, float]]:
-        """Rank sessions by their best turns and as a whole."""
+    def best_turns(self, n: int) -> list[int]:
+        """List the offsets of the ``n`` best turns."""
+        offsets = np.concatenate([turns.offsets for turns in self._turns] or [np.empty(0, np.int64)])
+        scores = np.concatenate(self._scores or [np.empty(0)])
+        first = np.argpartition(-scores, n)[:n] if len(scores) > n else np.arange(len(scores))
+        return [int(offset) for offset in offsets[first[scores[first] > 0]]]
+
+    def _ranked(self, of_sessions: Numbers) -> tuple[Numbers, Numbers]:
+        """Weigh sessions by their best turns and as a whole."""
         best = self._best
         numbers = np.flatnonzero(best)
         if not numbers.size:
-            return iter(())
+            return numbers, np.empty(0)
         whole = of_sessions[numbers] / (of_sessions[numbers].max() or 1.0)
         bound = sum(_BEST_TURNS) * best[numbers]
         if len(numbers) > _LOOKED_AT:
@@ -103,9 +112,13 @@ class BestRanking:
         else:
             first = np.arange(len(numbers))
         best[numbers[first]] = _sums(self._turns, self._scores, numbers[first], len(best))[numbers[first]]
-        total = (best[numbers] / best.max() + _SESSION * whole) / (1 + _SESSION)
-        demoted = np.where(cards.is_automated[numbers], keyword.DEMOTION, 1.0)
-        return keyword.in_order(numbers, np.round(total * demoted, 6), cards)
+        return numbers, (best[numbers] / best.max() + _SESSION * whole) / (1 + _SESSION)
+
+
+def in_order_of(numbers: Numbers, totals: Numbers, cards: Cards) -> Iterator[tuple[int, float]]:
+    """Yield sessions, the greatest total first, automated ones demoted."""
+    demoted = np.where(cards.is_automated[numbers], keyword.DEMOTION, 1.0)
+    return keyword.in_order(numbers, np.round(totals * demoted, 6), cards)
 
 
 def spread(turns: Segment | Tail, scores: Numbers) -> Numbers:

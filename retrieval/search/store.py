@@ -11,17 +11,19 @@ import apsw
 import numpy as np
 
 from pipeline.errors import ConfigError, NotFoundError
-from pipeline.ledger import reads
-from pipeline.ledger.reads import Vectors
+from pipeline.ledger import passage_reads, reads
 from pipeline.records import Scope
-from retrieval.memory_store import Moment
-from retrieval.query_vector import QueryEmbedder, to_vector
-from retrieval.reader import ShardReaders, View
+from retrieval.embedded_question import Asked, ask
+from retrieval.memory_store import Moment, epoch_ms
+from retrieval.query_vector import QueryEmbedder
+from retrieval.reader import ShardReaders
 from retrieval.search import search as shown
 from retrieval.search.best import BestRanking, Near
+from retrieval.search.evidence import EvidenceRanking
 from retrieval.search.index import State
 from retrieval.search.protocol import Limits, Message, SessionHit, SessionSummary
 from retrieval.search.ranking import PROFILES, KeywordRanking, Ranking
+from retrieval.trace_search import Nearest
 
 _Page = Callable[[apsw.Connection, State, Ranking], list[SessionHit]]
 _N_NEAR: Final = 100
@@ -34,12 +36,20 @@ class SessionSearch:
     Args:
         readers: the open shards.
         load_embedder: gives the embedding model, when profile `best` first has vectors to compare with.
+        clock: gives epoch milliseconds; what "last May" is seen from.
     """
 
-    def __init__(self, readers: ShardReaders, load_embedder: Callable[[], QueryEmbedder]) -> None:
+    def __init__(
+        self,
+        readers: ShardReaders,
+        load_embedder: Callable[[], QueryEmbedder],
+        *,
+        clock: Callable[[], int] = epoch_ms,
+    ) -> None:
         self._readers = readers
         self._load_embedder = load_embedder
-        self._vectors = _QueryVectors()
+        self._questions = _Questions()
+        self._clock = clock
 
     def search(  # noqa: PLR0913 - the public surface; all but two have defaults
         self,
@@ -98,16 +108,23 @@ class SessionSearch:
                     return page(*opened, KeywordRanking(*opened, query, limits))
                 if not reads.has_traces(opened[0]):
                     return page(*opened, _best(*opened, query, limits, None))
-            return self._by_words_and_meaning(query, where, limits, page)
+                names = passage_reads.speakers(opened[0])
+            return self._by_words_and_meaning(query, where, names, limits, page)
 
-    def _by_words_and_meaning(self, query: str, scope: Scope, limits: Limits, page: _Page) -> list[SessionHit]:
+    def _by_words_and_meaning(
+        self, query: str, scope: Scope, names: list[str], limits: Limits, page: _Page
+    ) -> list[SessionHit]:
         embedder = self._load_embedder()
-        vector = self._vectors.of(query, embedder)
+        asked = self._questions.of(query, names, embedder)
         with self._readers.view(scope, embedder.model_key) as view:
             if view is None:
                 return []
-            now = view.connection, view.words()
-            return page(*now, _best(*now, query, limits, _near(view, vector, limits)))
+            state = view.words()
+            near = view.nearest(asked.embedded.vector, _N_NEAR, after_ms=limits.after_ms, before_ms=limits.before_ms)
+            ranking = _best(view.connection, state, query, limits, _by_turn(near))
+            if isinstance(ranking, BestRanking):
+                ranking = EvidenceRanking(view, ranking, asked, near, limits, state.cards, asked_ms=self._clock())
+            return page(view.connection, state, ranking)
 
     def window(
         self,
@@ -209,25 +226,25 @@ class ScopeSessions:
         return self._search.recent(self._scope, limit=limit, exclude=self._exclude)
 
 
-class _QueryVectors:
-    """The vectors of the last queries: the next page asks the same again. Safe to share between threads."""
+class _Questions:
+    """The last queries as the model sees them: the next page asks the same again. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, str], Vectors] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, tuple[str, ...]], Asked] = OrderedDict()
 
-    def of(self, query: str, embedder: QueryEmbedder) -> Vectors:
-        key = (embedder.model_key, query)
+    def of(self, query: str, names: list[str], embedder: QueryEmbedder) -> Asked:
+        key = (embedder.model_key, query, tuple(names))
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-        vector = to_vector(query, embedder)
+        asked = ask(query, names, embedder)
         with self._lock:
-            self._known[key] = vector
+            self._known[key] = asked
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
-        return vector
+        return asked
 
 
 def _best(connection: apsw.Connection, state: State, query: str, limits: Limits, near: Near | None) -> Ranking:
@@ -235,8 +252,7 @@ def _best(connection: apsw.Connection, state: State, query: str, limits: Limits,
     return best if best.finds_any() else KeywordRanking(connection, state, query, limits)
 
 
-def _near(view: View, vector: Vectors, limits: Limits) -> Near:
-    nearest = view.nearest(vector, _N_NEAR, after_ms=limits.after_ms, before_ms=limits.before_ms)
+def _by_turn(nearest: Nearest) -> Near:
     best: dict[int, float] = {}
     for trace, similarity in zip(nearest.traces, nearest.similarities.tolist(), strict=True):
         best[trace.turn_offset] = max(best.get(trace.turn_offset, 0.0), similarity)

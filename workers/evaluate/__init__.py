@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.records import Scope
 from pipeline.settings import Settings, load_settings
 from retrieval import open_memory
-from retrieval.fused_retriever import ranking_model
+from retrieval.fused.model import ranking_model
 from workers.demo import running
 from workers.evaluate import datasets
 from workers.evaluate.datasets import FORMATS, Dataset
