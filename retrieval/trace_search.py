@@ -45,6 +45,10 @@ class Nearest:
     similarities: Scores
     snapshot_problem: str = ""
 
+    def first(self, k: int) -> Nearest:
+        """Give the ``k`` nearest of them."""
+        return Nearest(self.traces[:k], self.similarities[:k], self.snapshot_problem)
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:

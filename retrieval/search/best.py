@@ -1,4 +1,4 @@
-"""Ranking profile `best`: people ask questions, not keywords.
+"""Ranking profile `best`: people ask questions, not keywords. `evidence` goes on from it where turns are embedded.
 
 A turn's score adds up how well its words answer (BM25 over stems, and the whole query as it stands), and how near
 its meaning is (the vectors of its traces). A third of each neighbour's score is added, because an answer stands
