@@ -25,7 +25,9 @@ from pipeline.settings import ContextSettings, EmbeddingSettings, Settings
 from pipeline.shards import Shards
 from pipeline.stream import connect
 from retrieval import Memory, open_memory
-from retrieval.context.backends.protocol import SessionKey
+from retrieval.context.backends import opening
+from retrieval.context.backends.protocol import Kept, SessionKey
+from retrieval.context.entry import Entry
 from tests.conftest import RunningServer, StartServer
 from tests.postgres import RunningPostgres
 from tests.small_pipeline import SmallPipeline
@@ -168,6 +170,34 @@ def test_fifty_at_once_from_four_processes_are_all_kept_once(store: Store) -> No
     assert len({past.objective for past in loaded}) == len(loaded) == 10
 
 
+@every_shared
+def test_a_store_loses_nothing_that_processes_add_at_once(store: Store) -> None:
+    """No ledger takes turns for them here. They come first of all, too: the table is made by who is fastest."""
+    settings = store.settings(max_conversations=1_000).context
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(4)
+
+    def work(number: int) -> None:
+        windows = opening.open_shared(settings)
+        assert windows is not None
+        start.wait(30)
+        for n in range(25):
+            entry_id = f"{number}-{n}"
+            entry = Entry(entry_id=entry_id, session_id="s1", time_ms=n, objective="ask", conclusion="answer")
+            windows.append(SessionKey(SCOPE, "s1"), Kept(entry, (entry_id,)))
+        windows.close()
+
+    workers = [context.Process(target=work, args=(number,)) for number in range(4)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join(60)
+        assert each.exitcode == 0
+    assert store.kept(store.bot(max_conversations=1_000), "s1") == [
+        f"{number}-{n}" for n in range(25) for number in range(4)
+    ]
+
+
 @every
 def test_ids_that_look_alike_share_nothing(store: Store) -> None:
     """Ids are the platform's; whatever they hold is an id, not a path, a pattern or a property."""
@@ -270,9 +300,15 @@ def test_a_call_that_ended_between_ledger_and_window_is_made_up_for(store: Store
 
 
 @every_shared
-@pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b'{"format": 1, "session_id": "s2", "exchanges": []}',
-                                 b'{"format": 1, "session_id": "s1", "exchanges": [{"entry": {}, "turn_ids": [1]}]}',
-                                 b'{"format": 9, "session_id": "s1", "exchanges": []}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\xff{",
+        b'{"format": 1, "session_id": "s2", "exchanges": []}',
+        b'{"format": 1, "session_id": "s1", "exchanges": [{"entry": {}, "turn_ids": [1]}]}',
+        b'{"format": 9, "session_id": "s1", "exchanges": []}',
+    ],
+)
 def test_a_damaged_record_is_set_aside_and_told_of(store: Store, raw: bytes) -> None:
     """One session's record must not stop a bot, nor vanish unseen."""
     memory = store.bot()

@@ -206,6 +206,20 @@ def test_the_archive_follows_any_story(tmp_path: Path) -> None:
         assert snapshot(found) == snapshot(SessionArchive(ShardReaders(shards)).entries(SCOPE, "s1")), step
 
 
+@pytest.mark.parametrize("last", [{"metadata": {"exchange": "x"}}, {"role": "assistant"}, {"speaker": "Cy"}])
+def test_a_turn_that_changes_what_was_settled_is_seen(tmp_path: Path, last: dict[str, Any]) -> None:
+    """One more of an old name, or the first of another role, tells old exchanges anew."""
+    shards = Shards(tmp_path)
+    archive = SessionArchive(ShardReaders(shards))
+    named = [turn(SCOPE, f"n{n}", f"named {n}", at=1.6e9 + n, metadata={"exchange": "x"}) for n in range(2)]
+    talk = [turn(SCOPE, f"e{n}", f"talk {n}", at=1.6e9 + 9 + n, speaker=("Ann", "Bo")[n % 2]) for n in range(6)]
+    for event in [*named, *talk, turn(SCOPE, "last", "last", at=1.6e9 + 99, **last)]:
+        remember(shards, SCOPE, [event], EMBEDDER)
+        assert snapshot(archive.entries(SCOPE, "s1")) == snapshot(
+            SessionArchive(ShardReaders(shards)).entries(SCOPE, "s1")
+        )
+
+
 def test_vectors_come_when_turns_are_embedded(tmp_path: Path) -> None:
     """A row of zeros says so until then; no change of the turns announces it."""
     shards = Shards(tmp_path)
