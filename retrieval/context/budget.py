@@ -73,7 +73,7 @@ def _rounds(offer: Offer, max_tokens: int, n_empty: int) -> Iterator[tuple[Itera
         for section in offer.sections:
             so_far += offer.shares.get(section, 0) / whole
             own = [(place, piece) for place, piece in numbered if piece.section == section]
-            yield own, n_empty + (max_tokens - n_empty) * min(so_far, 1)
+            yield own, min(max_tokens, n_empty + (max_tokens - n_empty) * so_far)
     yield numbered, max_tokens
 
 

@@ -1,7 +1,8 @@
 """How much each entry of a session has to do with what is asked next; the scorer that all strategies share.
 
 Words and meaning are scored apart, each as a share of its best, and added: an entry that quotes the question's rare
-word is found by the one, one that says the same otherwise by the other. Where vectors are missing, words decide.
+word is found by the one, one that says the same otherwise by the other. Where one of the two finds nothing, the other
+decides alone.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ def relevance(asked: Asked, facts: EntryFacts | None = None) -> Relevance:
     by_words = (facts or facts_of(asked)).bm25(asked.objective)
     by_meaning = cosines(asked)
     is_relevant = (by_words >= _LEAST_WORDS) | (by_meaning >= LEAST_COSINE)
-    scores = _as_share(by_words)
-    if by_meaning.any():
-        scores = _WORDS * scores + (1 - _WORDS) * _as_share(by_meaning)
+    words, meaning = _as_share(by_words), _as_share(by_meaning)
+    if not meaning.any() or not words.any():
+        return Relevance(words + meaning, by_words, by_meaning, is_relevant)
+    scores = np.asarray(_WORDS * words + (1 - _WORDS) * meaning, np.float32)
     return Relevance(scores, by_words, by_meaning, is_relevant)
 
 
