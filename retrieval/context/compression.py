@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from retrieval.context import protected
 from retrieval.fused.lexical import STOP_WORDS
@@ -65,8 +65,7 @@ class Vocabulary:
         return math.log1p(self.n_texts / max(self.found_in.get(term, 1), 1)) / math.log1p(self.n_texts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
+class _Unit(NamedTuple):
     """A word, or a clause of a script without spaces: characters ``[start, stop)``; bytes with the space before."""
 
     start: int

@@ -17,6 +17,8 @@ Why spans and not words: "not" without its verb, or "90" without "days", says so
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from retrieval.fused.lexical import STOP_WORDS
@@ -65,7 +67,12 @@ _PATTERNS: Final = {
     r"|[零〇一二三四五六七八九十百千万两几]+[^\W\d_]",
     "negation": _DENIED,
 }
-_PATTERN: Final = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _PATTERNS.items()), re.DOTALL)
+_SIGNS: Final = {
+    "code": re.compile(r"[`_<]|--?[a-z]|\(\)|::|[a-z][A-Z]"),
+    "address": re.compile(r"[/@\\]|www\.|\w\.\w"),
+    "id": re.compile(r"[\d#]"),
+}
+"""Without one of these a text holds none of the kind; most prose has none of them, and is read faster."""
 _DECISION: Final = re.compile(
     r"\b(?i:decided?|decision|agreed|settled\son|chose|chosen|(?:we|i)(?:['’]ll|\swill)\s(?:use|go|take|keep)"
     r"|going\swith|let['’]?s\s(?:use|go\swith|keep|take)|must\s(?:not|never|always|only)|approved|rejected|confirmed)\b"
@@ -91,15 +98,21 @@ _MAX_DECISION_CHARS: Final = 200
 
 def spans(text: str) -> list[Span]:
     """List what must stay of a text, in order and without overlaps."""
-    found = [_span(match) for match in _PATTERN.finditer(text)]
+    kinds = tuple(kind for kind in _PATTERNS if kind not in _SIGNS or _SIGNS[kind].search(text))
+    found = [_span(match, kinds) for match in _pattern(kinds).finditer(text)]
     found += _names(text)
     found += _decisions(text)
     return _merged(sorted(found))
 
 
-def _span(match: re.Match[str]) -> Span:
+@lru_cache(maxsize=16)
+def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?P<{kind}>{_PATTERNS[kind]})" for kind in kinds), re.DOTALL)
+
+
+def _span(match: re.Match[str], kinds: Sequence[str]) -> Span:
     """Give one match; what follows a number or a negation belongs to it unless it is a word that says nothing."""
-    kind = next(name for name in _PATTERNS if match[name] is not None)
+    kind = next(name for name in kinds if match[name] is not None)
     stop = match.end()
     for follower in ("unit", "counted", "denied"):
         word = match[follower]

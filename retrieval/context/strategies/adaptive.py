@@ -26,7 +26,7 @@ from retrieval.context.answer import Decisions
 from retrieval.context.entry import Entry
 from retrieval.context.entry_words import Scores
 from retrieval.context.pacing import SHARES, Level
-from retrieval.context.relevance import Relevance, relevance
+from retrieval.context.relevance import Relevance, facts_of, relevance
 from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
 
 _AROUND_BYTES: Final = 60
@@ -47,8 +47,9 @@ class Adaptive:
         if not asked.entries:
             return Offer(pieces=())
         level, reason = _level(asked)
-        found = relevance(asked)
-        scores, order = found.scores, _order(asked, found)
+        facts = facts_of(asked)
+        found = relevance(asked, facts)
+        scores, order = found.scores, _order(facts.is_pinned, found)
         taken = _as_many_as_fill(asked, order, SHARES[level])
         texts = ["\n".join(_texts(asked.entries[place])) for place in taken]
         shares = spread(texts, SHARES[level])
@@ -106,10 +107,9 @@ def _level(asked: Asked) -> tuple[Level, str]:
     return level, f"{level}: {pacing.verdict(asked.entries)}"
 
 
-def _order(asked: Asked, found: Relevance) -> list[int]:
+def _order(is_pinned: npt.NDArray[np.bool_], found: Relevance) -> list[int]:
     """Order entries: pinned ones, then the most relevant, then the latest; the last one first if none is relevant."""
-    places = np.arange(len(asked.entries))
-    is_pinned = np.fromiter((entry.is_pinned for entry in asked.entries), np.bool_, len(places))
+    places = np.arange(len(is_pinned))
     is_last = (places == places[-1]) & (not found.is_any_relevant)
     order: list[int] = np.lexsort((-places, -found.scores, ~is_last, ~is_pinned)).tolist()
     return order
@@ -128,7 +128,7 @@ def _as_many_as_fill(asked: Asked, order: Sequence[int], share: float) -> list[i
 
 def _piece(asked: Asked, kept: _Kept, known: compression.Vocabulary) -> Piece:
     entry = asked.entries[kept.place]
-    shares = (kept.share, kept.share / 2, 0.0)
+    shares = (kept.share, 0.0)
     written = [wording.exchange(one, asked.now_ms) for one in _shortened(entry, shares, known, asked.objective)]
     return Piece(
         section="",
