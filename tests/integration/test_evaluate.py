@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 from tests.commands import CommandLine
@@ -41,6 +42,25 @@ def test_a_data_set_goes_in_and_a_report_comes_out(turnstream: CommandLine, tmp_
     assert found["elsewhere"]["n"] == 4
     assert "<svg" in report.read_text()
     assert list(data_dir.iterdir()) == [], "an evaluation has nothing to do with the caller's data"
+
+
+def test_strategies_are_compared_by_one_command(turnstream: CommandLine, tmp_path: Path, data_dir: Path) -> None:
+    """Table and chart: every strategy beside no memory, the full history and BM25 alone, at four budgets."""
+    path, report = dataset(tmp_path / "small.json", 2), tmp_path / "report.html"
+    ended = turnstream(
+        *("evaluate", str(path), "--format", "locomo", "--context", "--html", str(report), "--json"),
+        *("--data-dir", str(data_dir)),
+    )
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    strategies = ("fixed", "importance", "semantic", "hierarchical", "dynamic", "adaptive", "BM25 only")
+    ways = {(row["method"], row["max_tokens"]) for row in found["rows"]}
+    budgets = (256, 512, 1_024, 2_048)
+    assert ways == set(product(strategies, budgets)) | {("no memory", None), ("full history", None)}
+    assert sum(row["session_leaks"] + row["scope_leaks"] for row in found["rows"]) == 0
+    assert [row["told"] for row in found["rows"] if row["method"] == "full history"] == [1]
+    assert "<polyline" in report.read_text()
+    assert list(data_dir.iterdir()) == [], "a comparison has nothing to do with the caller's data"
 
 
 def test_a_scope_that_nobody_asks_about_is_refused(turnstream: CommandLine, tmp_path: Path, data_dir: Path) -> None:
