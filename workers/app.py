@@ -16,8 +16,9 @@ from pipeline.crash_points import CrashPoint, passing
 
 EMBED_TURNS: Final = "turnstream.embed_turns"
 SUMMARISE_SESSIONS: Final = "turnstream.summarise_sessions"
+CONDENSE_SESSIONS: Final = "turnstream.condense_sessions"
 PUBLISH_SNAPSHOTS: Final = "turnstream.publish_snapshots"
-QUEUES: Final = (EMBED_TURNS, SUMMARISE_SESSIONS, PUBLISH_SNAPSHOTS)
+QUEUES: Final = (EMBED_TURNS, SUMMARISE_SESSIONS, CONDENSE_SESSIONS, PUBLISH_SNAPSHOTS)
 """One queue per task, in the order in which a worker looks into them."""
 
 

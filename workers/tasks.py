@@ -1,4 +1,4 @@
-"""The flow of a turn after ingest, in order: claim, chunk, embed, commit, summarise, index.
+"""The flow of a turn after ingest, in order: claim, chunk, embed, commit, summarise, condense, index.
 
 Each task is a doorbell: it carries scope keys, and reads in the ledgers what is to be done. Ringing twice does
 nothing the second time; a lost ring is made good by the ingester's sweeper. Whatever a task was doing when it was
@@ -34,6 +34,7 @@ from pipeline.records import Chunk, Scope
 from pipeline.registry import Registry
 from pipeline.settings import WorkerSettings
 from workers import app as doorbells
+from workers.condensing import CondensingDesk
 from workers.forgetting import END_WITHIN_S, Forgetting
 from workers.indexer import Indexer
 from workers.liveness import STDERR, Pulse, WorkerToken
@@ -59,6 +60,7 @@ class Flow:
     chunker: Chunker
     embedder: Embedder
     sessions: SessionDesk
+    condensing: CondensingDesk
     indexer: Indexer
     forgetting: Forgetting
     token: WorkerToken
@@ -79,7 +81,7 @@ class Flow:
             self._ring_for_snapshots(self._settle(marks))
 
     def summarise_sessions(self, scopes: list[str]) -> None:
-        """Summarise sessions that are due in these scopes; what is left over is rung again."""
+        """Summarise sessions that are due in these scopes, to be condensed next; what is left over is rung again."""
         for marks in self._marked(scopes):
             left_over = []
             for key in marks:
@@ -88,6 +90,18 @@ class Flow:
                         left_over.append(key)
             self._ring_for_snapshots(self._settle(marks))
             self._ring(doorbells.SUMMARISE_SESSIONS, left_over)
+            self._ring(doorbells.CONDENSE_SESSIONS, list(marks))
+
+    def condense_sessions(self, scopes: list[str]) -> None:
+        """Find facts in new turns and condense sessions that are due in these scopes; what is left is rung again."""
+        for marks in self._marked(scopes, settled_too=True):
+            left_over = []
+            for key in marks:
+                with self._one_scope(key):
+                    if self.condensing.condense_due(self.ledgers.open(Scope.parse(key))):
+                        left_over.append(key)
+            self._settle(marks)
+            self._ring(doorbells.CONDENSE_SESSIONS, left_over)
 
     def publish_snapshots(self, scopes: list[str]) -> None:
         """Publish a snapshot of each scope that has outgrown its last, and purge what was forgotten.
@@ -251,10 +265,11 @@ class Flow:
 
 
 def register(app: Celery, flow: Flow) -> None:
-    """Give the app its three tasks."""
+    """Give the app its tasks."""
     steps = {
         doorbells.EMBED_TURNS: flow.embed_turns,
         doorbells.SUMMARISE_SESSIONS: flow.summarise_sessions,
+        doorbells.CONDENSE_SESSIONS: flow.condense_sessions,
         doorbells.PUBLISH_SNAPSHOTS: flow.publish_snapshots,
     }
     for name, step in steps.items():

@@ -32,7 +32,8 @@ from pipeline.summarise import (
 from pipeline.summarise.summarizer import LONGEST_RETRY_AFTER_S
 from retrieval.context.backends import opening
 from workers import library_log, tasks
-from workers.app import EMBED_TURNS, PUBLISH_SNAPSHOTS, SUMMARISE_SESSIONS, make_app
+from workers.app import CONDENSE_SESSIONS, EMBED_TURNS, PUBLISH_SNAPSHOTS, SUMMARISE_SESSIONS, make_app
+from workers.condensing import CondensingDesk, Write
 from workers.consumer import PulsingConsumer
 from workers.forgetting import Forgetting
 from workers.indexer import Indexer
@@ -68,7 +69,7 @@ def run(settings: Settings, *, name: str, summarises: bool) -> None:
     flow = make_flow(settings, app, name)
     tasks.register(app, flow)
     app.conf.worker_consumer = functools.partial(PulsingConsumer, pulse=flow.pulse)
-    queues = [EMBED_TURNS, *([SUMMARISE_SESSIONS] if summarises else []), PUBLISH_SNAPSHOTS]
+    queues = [EMBED_TURNS, *([SUMMARISE_SESSIONS, CONDENSE_SESSIONS] if summarises else []), PUBLISH_SNAPSHOTS]
     app.worker_main(
         ["--quiet", "worker", "--pool=solo", f"--hostname={name}@%h", f"--queues={','.join(queues)}",
          "--loglevel=WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"]
@@ -97,6 +98,7 @@ def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
         chunker=Chunker(embedder.tokenizer, max_tokens=embedder.max_tokens),
         embedder=embedder,
         sessions=SessionDesk(settings.summary, embedder, _summarizer_of(settings, registry, pulse), now_ms),
+        condensing=CondensingDesk(settings.summary, _theme_writer_of(settings, registry, pulse), now_ms),
         indexer=Indexer(settings.index, embedder),
         forgetting=Forgetting(_stream_of(settings), now_ms, opening.open_shared(settings.context)),
         token=WorkerToken(settings.data_dir, name),
@@ -144,13 +146,9 @@ def now_ms() -> int:
 def _summarizer_of(settings: Settings, registry: Registry, pulse: Pulse) -> Callable[[Ledger], SessionSummarizer]:
     """Give what makes a scope's summariser: its cache lies in the scope's own folder, its cost in the registry."""
     chosen = settings.summary
-    # Between two calls it may wait for another worker that asks the same.
-    allowance_s = chosen.attempts * (chosen.timeout_s + LONGEST_RETRY_AFTER_S)
-    invoker = _Beating(_invoker(settings), pulse, allowance_s=allowance_s)
+    invoker = _beating_invoker(settings, pulse)
     model_id = chosen.model if chosen.invoker == "openai" else extractive.MODEL
-
-    def note_cost(completion: Completion) -> None:
-        registry.add_tokens(completion.tokens_in, completion.tokens_out)
+    note_cost = _cost_noting(registry)
 
     def summarizer_for(ledger: Ledger) -> SessionSummarizer:
         return SessionSummarizer(
@@ -164,6 +162,38 @@ def _summarizer_of(settings: Settings, registry: Registry, pulse: Pulse) -> Call
         )
 
     return summarizer_for
+
+
+def _theme_writer_of(settings: Settings, registry: Registry, pulse: Pulse) -> Write | None:
+    """Give what has the summary model write of a theme, kept in the ledger alone; None: nobody is to be asked."""
+    chosen = settings.summary
+    if chosen.invoker == "extractive":
+        return None
+    invoker, note_cost = _beating_invoker(settings, pulse), _cost_noting(registry)
+
+    def write(text: str, max_tokens: int) -> Completion:
+        summarizer = SessionSummarizer(
+            invoker,
+            chosen.model,
+            max_tokens=max_tokens,
+            window_tokens=chosen.window_tokens,
+            attempts=chosen.attempts,
+            on_cost=note_cost,
+        )
+        return summarizer.complete("theme", text)
+
+    return write
+
+
+def _cost_noting(registry: Registry) -> Callable[[Completion], None]:
+    return lambda completion: registry.add_tokens(completion.tokens_in, completion.tokens_out)
+
+
+def _beating_invoker(settings: Settings, pulse: Pulse) -> _Beating:
+    chosen = settings.summary
+    # Between two calls it may wait for another worker that asks the same.
+    allowance_s = chosen.attempts * (chosen.timeout_s + LONGEST_RETRY_AFTER_S)
+    return _Beating(_invoker(settings), pulse, allowance_s=allowance_s)
 
 
 class _Beating:

@@ -26,6 +26,7 @@ from typing import Any, Final, TypeGuard
 
 import apsw
 
+from pipeline.ledger import condensed
 from pipeline.ledger.cards import CardWriter
 from pipeline.ledger.connection import read_meta
 from pipeline.records import Event, ScopeDeleted, SessionClosed, SessionDeleted, Turn, TurnDeleted
@@ -135,6 +136,11 @@ class Forgetter:
                 " AND NOT EXISTS (SELECT 1 FROM turns WHERE session_id = ?1)",
                 (session_id,),
             )
+            self._db.execute(
+                "DELETE FROM condensed WHERE session_id = ?1"
+                " AND NOT EXISTS (SELECT 1 FROM sessions WHERE session_id = ?1)",
+                (session_id,),
+            )
         if self._purges_files:
             note_purge_due(self._db, self._now_ms)
         elif self._purges_stream:
@@ -240,6 +246,7 @@ def remove_turns(
     offsets = f"SELECT turn_offset FROM turns WHERE {condition}"
     remove_of_traces(connection, f"SELECT trace_id FROM traces WHERE turn_offset IN ({offsets})", values)
     n_removed = []
+    condensed.remove_of_turns(connection, offsets, values)
     for statement in (
         f"DELETE FROM traces WHERE turn_offset IN ({offsets})",
         f"DELETE FROM fulltext WHERE rowid IN ({offsets} AND state = 2)",

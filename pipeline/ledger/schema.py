@@ -19,6 +19,11 @@
 | cards | session that has turns: what a list of sessions shows and ranks by; `changed` only grows | session_no |
 | word_segments | run of turns: which words they hold, and where (see `word_segments`) | segment_id |
 | word_gaps | turn removed after its words went into a segment | gap_id |
+| facts | thing that a user's turn states of him (see `condensed`, as the next four) | turn_offset, ordinal |
+| facts_up_to | set of rules by which facts were looked for, and up to which turn | rules |
+| themes | summary of a group of exchanges, by the digest of what it was made from | digest |
+| theme_turns | turn that a theme was made from | turn_offset, digest |
+| condensed | session, and the version that its themes are of | session_id |
 
 A turn's `first_ms` is the least timestamp of all its revisions, kept or not: what a deleted scope forgets by.
 `vacated` keeps its turn's `first_ms` for the same reason.
@@ -60,6 +65,22 @@ CREATE TABLE IF NOT EXISTS token_vectors (trace_id INTEGER PRIMARY KEY, tokens B
 CREATE TABLE IF NOT EXISTS passages (trace_id INTEGER PRIMARY KEY, words BLOB NOT NULL, marks INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS turns_by_speaker ON turns (speaker) WHERE speaker IS NOT NULL;
 CREATE VIRTUAL TABLE IF NOT EXISTS vocabulary USING fts5vocab(fulltext, 'row');
+CREATE TABLE IF NOT EXISTS facts (
+  turn_offset INTEGER, ordinal INTEGER, key TEXT NOT NULL, value TEXT NOT NULL, confidence REAL NOT NULL,
+  PRIMARY KEY (turn_offset, ordinal)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts_up_to (rules INTEGER PRIMARY KEY, turn_offset INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS themes (
+  digest BLOB PRIMARY KEY, session_id TEXT NOT NULL, text TEXT NOT NULL, model_id TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS themes_of_session ON themes (session_id);
+CREATE TABLE IF NOT EXISTS theme_turns (
+  turn_offset INTEGER, digest BLOB, PRIMARY KEY (turn_offset, digest)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS theme_turns_by_digest ON theme_turns (digest);
+CREATE TABLE IF NOT EXISTS condensed (
+  session_id TEXT PRIMARY KEY, version INTEGER NOT NULL, attempts INTEGER NOT NULL, retry_at_ms INTEGER
+) WITHOUT ROWID;
 """
 """What a ledger of this format that was made before they were is given when it is next written to; what is missing in
 them then, the checker tells, and a repair has it made."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.crash_points import CrashPoint, passing
-from pipeline.ledger import word_segments
+from pipeline.ledger import condensed, word_segments
 from pipeline.ledger.connection import read_meta
 from pipeline.ledger.forgetting import (
     LAST_PURGE,
@@ -33,6 +33,9 @@ _SESSIONS = (
     " FROM sessions"
 )
 _SUMMARIES = "SELECT count(*) FROM summaries"
+_FOR_EVER = 1 << 62
+_RUNG_WITHIN_MS = 60_000
+"""A session is condensed right after it was summarised; only when that has not come of it, it is due by itself."""
 _ON_THE_WAY = (PURGED_LEDGER, PURGED_FILES, PURGE_UP_TO, PURGE_LOOKED_AT, PURGE_MARK)
 
 
@@ -42,7 +45,7 @@ class Status:
 
     Args:
         counts: its turns, traces and sessions by what became of them.
-        next_session_due_ms: when the next session is to be summarised; None: no session waits.
+        next_session_due_ms: when the next session is to be summarised, or condensed; None: no session waits.
         purge_due: the token of the last forgetting whose bytes may still be somewhere; None: all are gone.
         last_trace_id: the highest.
         files_purged: whether a purge that is due has only the stream left to look at.
@@ -71,6 +74,7 @@ def status(ledger: Ledger, *, idle_ms: int, settle_ms: int) -> Status:
         sessions: Any = connection.execute(_SESSIONS, (settle_ms, idle_ms)).fetchone()
         summaries: Any = connection.execute(_SUMMARIES).fetchone()
         meta = read_meta(connection)
+        condense_ms = condensed.next_due_ms(connection, idle_ms=idle_ms, settle_ms=settle_ms)
     n_sessions, n_due, n_closed_due, next_due_ms, n_failed, since_ms = sessions
     counts = Counts(
         turns=sum(by_state.values()),
@@ -87,6 +91,8 @@ def status(ledger: Ledger, *, idle_ms: int, settle_ms: int) -> Status:
     )
     due = meta.get(PURGE_DUE)
     is_stream_left = due is not None and meta.get(PURGED_FILES) == due
+    if condense_ms is not None:
+        next_due_ms = min(next_due_ms or _FOR_EVER, condense_ms + _RUNG_WITHIN_MS)
     return Status(counts, next_due_ms, due, traces[1], files_purged=is_stream_left, unsummarised_since_ms=since_ms)
 
 

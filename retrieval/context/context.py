@@ -21,6 +21,7 @@ from retrieval.context import budget, elsewhere, tokens
 from retrieval.context.answer import Context
 from retrieval.context.archive import SessionEntries
 from retrieval.context.block import Layout
+from retrieval.context.condensed import CondensedScopes
 from retrieval.context.entry_facts import EntryFacts
 from retrieval.context.session_memory import SessionMemory, SessionStore
 from retrieval.context.strategies.protocol import Asked, CountTokens, Offer, Strategy
@@ -68,6 +69,7 @@ class ContextWriter:
         self._retrieve = retrieve
         self._layout = Layout.read(store.settings.template)
         self._facts = _FactsKept(_MOST_ENTRIES_KEPT)
+        self._condensed = CondensedScopes(store.readers)
 
     def context(
         self,
@@ -142,6 +144,7 @@ class ContextWriter:
             settings=self._store.settings,
             max_tokens=room,
             facts=facts,
+            condensed=self._condensed.of(scope, session_id),
         )
 
     def _vector(

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.settings import ContextSettings
+from retrieval.context.condensed import Condensed
 from retrieval.context.entry import Entry
 from retrieval.context.entry_facts import EntryFacts
 
@@ -35,6 +36,7 @@ class Asked:
         max_tokens: of the whole block, for a strategy that says less of each entry where there is little room; None:
             as many as the settings say.
         facts: of these entries, or of earlier ones; None: not at hand. See `relevance.facts_of`.
+        condensed: what is known in short of the session and its scope; by default made of the entries alone.
     """
 
     entries: Sequence[Entry]
@@ -45,6 +47,7 @@ class Asked:
     settings: ContextSettings
     max_tokens: int | None = None
     facts: EntryFacts | None = None
+    condensed: Condensed = field(default_factory=Condensed)
 
 
 def room_of(asked: Asked) -> int:

@@ -1,0 +1,185 @@
+"""A session in tiers: the last exchanges as they are, those before in a line each, all older ones by theme, the user.
+
+Each tier has its share of the room; what one leaves flows on to the next. Level by level, from themes to exchanges,
+what helps with the objective is quoted. The profile holds what the user said of himself in any session of the scope.
+Sources: MemoryOS (three tiers and a profile), xMemory (four levels), TaciTree (search from level to level).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Final
+
+from pipeline.condense.profile import ProfileFact
+from retrieval.context import drilling
+from retrieval.context.answer import Decisions
+from retrieval.context.cutting import cut
+from retrieval.context.entry_words import Scores
+from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.themes import IMMEDIATE, SHORT_TERM, Group, digest_of
+from retrieval.context.tiers import LongTerm, Tiers, long_term, short_term, tiers
+from retrieval.context.wording import exchange, exchanges_within
+
+NOW: Final = "Now"
+LATELY: Final = "Lately"
+EARLIER: Final = "Earlier, by theme"
+USER: Final = "About the user"
+SHARES: Final = {NOW: 0.45, LATELY: 0.25, EARLIER: 0.2, USER: 0.1}
+"""Source: the specification of the strategy."""
+_MOST_FACTS: Final = 40
+_BEFORE: Final = 2
+
+
+class Hierarchical:
+    """Keeps the last three exchanges, a record of the ten before, themes of all others, and facts about the user."""
+
+    name: Final = "hierarchical"
+
+    def offer(self, asked: Asked) -> Offer:
+        """Offer what is told of each tier; changes nothing."""
+        divided = tiers(len(asked.entries))
+        relevant = drilling.scores(asked)
+        groups = _groups(asked, divided)
+        ranked = drilling.ranked(groups, relevant)
+        shown = {place for _, group in ranked for place in group.places}
+        left = [place for place in divided.long_term if place not in shown]
+        return Offer(
+            pieces=[
+                *_immediate(asked, divided, relevant),
+                *_short_term(asked, divided, relevant),
+                *drilling.quoted(asked, divided.long_term, relevant, EARLIER),
+                *_long_term(asked, ranked),
+                *_profile(asked),
+            ],
+            sections=tuple(SHARES),
+            shares=SHARES,
+            left=Decisions(len(left), lambda at: _left(asked, left[at], relevant)),
+        )
+
+
+def _groups(asked: Asked, divided: Tiers) -> list[Group]:
+    """Group the long-term exchanges: by meaning, or by day when that is switched off."""
+    if asked.settings.enable_semantic_clustering:
+        return asked.condensed.groups(asked.entries, asked.vectors, IMMEDIATE + SHORT_TERM)
+    by_day = groupby(divided.long_term, key=lambda place: _day(asked.entries[place].time_ms))
+    found = [(day, tuple(places)) for day, places in by_day]
+    return [Group(places, (day,), digest_of([asked.entries[place] for place in places])) for day, places in found]
+
+
+def _immediate(asked: Asked, divided: Tiers, relevant: Scores) -> Iterator[Piece]:
+    for place in reversed(divided.immediate):
+        entry = asked.entries[place]
+        text, *shorter = exchanges_within(entry, asked.now_ms, room_of(asked))
+        yield Piece(
+            section=NOW,
+            place=(place,),
+            text=text,
+            shorter=tuple(shorter),
+            entry_ids=(entry.entry_id,),
+            score=1 + float(relevant[place]),
+            why=f"immediate: one of the last {IMMEDIATE}",
+        )
+
+
+def _short_term(asked: Asked, divided: Tiers, relevant: Scores) -> Iterator[Piece]:
+    if not divided.short_term:
+        return
+    entries = [asked.entries[place] for place in divided.short_term]
+    told = short_term(entries)
+    topics = f"; about {', '.join(told.topics)}" if told.topics else ""
+    yield Piece(
+        section=LATELY,
+        place=(-1,),
+        text=f"{told.timeframe}{topics}",
+        entry_ids=(),
+        score=1.0,
+        why="short-term: timeframe and topics",
+    )
+    best = sorted(divided.short_term, key=lambda place: (-relevant[place], -place))
+    for place in best:
+        entry, outcome = asked.entries[place], told.outcomes[place - divided.short_term.start]
+        written = [
+            exchange(entry, asked.now_ms, max_objective_chars=n, max_result_chars=n, n_key_results=findings)
+            for n, findings in ((400, 2), (200, 1), (100, 0), (50, 0))
+        ]
+        yield Piece(
+            section=LATELY,
+            place=(place,),
+            text=written[0],
+            shorter=tuple(dict.fromkeys(written[1:])),
+            entry_ids=(entry.entry_id,),
+            score=float(relevant[place]),
+            why=f"short-term: one of the {SHORT_TERM} before, {outcome}",
+        )
+
+
+def _long_term(asked: Asked, ranked: Sequence[tuple[float, Group]]) -> Iterator[Piece]:
+    many = [group for _, group in ranked if len(group.places) > 1]
+    learnings = dict(zip(many, asked.condensed.summaries(many, asked.entries), strict=True))
+    for score, group in ranked:
+        entries = [asked.entries[place] for place in group.places]
+        if len(entries) == 1:
+            text, *shorter = exchanges_within(entries[0], asked.now_ms, room_of(asked))
+        else:
+            told = long_term(group.words, entries, learnings[group])
+            text, *shorter = _written(told)
+        yield Piece(
+            section=EARLIER,
+            place=(group.places[-1], 0),
+            text=text,
+            shorter=tuple(shorter),
+            entry_ids=tuple(entry.entry_id for entry in entries),
+            score=score,
+            why=f"long-term: a theme of {len(entries)}",
+        )
+
+
+def _written(told: LongTerm) -> list[str]:
+    head = f"[{', '.join(told.words) or 'various'}] {told.period}, {told.progress}"
+    head += f", now {told.status}" if told.status else ""
+    return [f"{head}: {' '.join(told.learnings.split())}", head] if told.learnings else [head]
+
+
+def _profile(asked: Asked) -> Iterator[Piece]:
+    if not asked.settings.enable_user_profiling:
+        return
+    facts = asked.condensed.profile()
+    before: dict[tuple[str, str], list[ProfileFact]] = {}
+    for fact in facts:
+        if fact.superseded_by is not None:
+            before.setdefault((fact.subject, fact.key), []).append(fact)
+    current = [fact for fact in facts if fact.superseded_by is None]
+    current.sort(key=lambda fact: (-fact.confidence, -fact.valid_from_ms, fact.key, fact.value))
+    for rank, fact in enumerate(current[:_MOST_FACTS]):
+        text = _stated(fact)
+        former = before.get((fact.subject, fact.key), [])[-_BEFORE:]
+        told = f"{text}; before: {', '.join(one.value for one in former)}" if former else text
+        yield Piece(
+            section=USER,
+            place=(rank,),
+            text=cut(told, 200),
+            shorter=(cut(text, 100),) if former else (),
+            entry_ids=tuple(evidence.turn_id for evidence in fact.evidence),
+            score=fact.confidence,
+            why=f"profile: confidence {fact.confidence:.2f}, said {len(fact.evidence)} times",
+        )
+
+
+def _stated(fact: ProfileFact) -> str:
+    whose = f"{fact.subject}: " if fact.subject else ""
+    return f"{whose}{fact.key}: {fact.value} (since {_day(fact.valid_from_ms)})"
+
+
+def _day(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, tz=UTC).date().isoformat()
+
+
+def _left(asked: Asked, place: int, relevant: Scores) -> Decision:
+    return Decision(
+        entry_ids=(asked.entries[place].entry_id,),
+        is_kept=False,
+        score=float(relevant[place]),
+        why=f"long-term: not in one of the {drilling.MOST_THEMES} themes that come first",
+    )

@@ -1,0 +1,161 @@
+"""The themes of a session: groups of its exchanges, but for the last few, which are shown as they are.
+
+Readers and workers ask here, so that both find the same groups, name them alike and know their summaries by the same
+digests. Owns no file. What a reader found out is kept in this process, and goes on from there when exchanges follow.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.condense import summaries
+from pipeline.condense.clustering import Clustering
+from pipeline.condense.summaries import Member
+from pipeline.condense.terms import terms
+from retrieval.context.entry import Entry
+
+FloatRows = npt.NDArray[np.float32]
+LookUp = Callable[[Sequence[bytes]], Mapping[bytes, str]]
+"""Gives those of the summaries, by digest, that are stored and may be used."""
+
+SEMANTIC_VERBATIM: Final = 4
+"""The last exchanges that strategy `semantic` shows as they are. Source: its specification."""
+IMMEDIATE: Final = 3
+SHORT_TERM: Final = 10
+"""The last exchanges of `hierarchical` that are shown as they are, and those before that are listed."""
+VERBATIM: Final = (IMMEDIATE + SHORT_TERM, SEMANTIC_VERBATIM)
+"""How many of the last exchanges are in no group, for each strategy; the most first."""
+_FINGERPRINT: Final = 4
+_SUMMARIES_KEPT: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Exchanges about one thing.
+
+    Args:
+        places: of its exchanges in the session, ascending.
+        words: that name what it is about, the most telling first.
+        digest: its summary is known by.
+    """
+
+    places: tuple[int, ...]
+    words: tuple[str, ...]
+    digest: bytes
+
+
+class Grouping:
+    """The groups of a session's first exchanges, as many as it was given; for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._clustering = Clustering(0)
+        self._entries: list[Entry] = []
+        self._fingerprint: FloatRows = np.zeros((0, 0), dtype=np.float32)
+        self._groups: dict[int, tuple[int, Group]] = {}
+
+    def groups(self, entries: Sequence[Entry], vectors: FloatRows) -> list[Group]:
+        """Group exchanges, in the order in which the groups were last spoken of.
+
+        Args:
+            entries: oldest first.
+            vectors: ``(n, d) float32``, a row per entry, L2-normalised; zeros, or none at all: not embedded.
+        """
+        if len(vectors) != len(entries):
+            vectors = np.zeros((len(entries), 0), dtype=np.float32)
+        fingerprint = np.array(vectors[:, :_FINGERPRINT])
+        n_known = len(self._entries)
+        if not self._is_continued(entries, fingerprint):
+            self._clustering, self._groups, n_known = Clustering(vectors.shape[1]), {}, 0
+        new = entries[n_known:]
+        self._clustering.add(vectors[n_known:], [terms(_told(entry)) for entry in new])
+        self._entries, self._fingerprint = list(entries), fingerprint
+        found = [self._group(number, members) for number, members in self._clustering.members.items()]
+        return sorted(found, key=lambda group: group.places[-1])
+
+    def _is_continued(self, entries: Sequence[Entry], fingerprint: FloatRows) -> bool:
+        n_known = len(self._entries)
+        if not n_known or len(entries) < n_known or fingerprint.shape[1] != self._fingerprint.shape[1]:
+            return False
+        is_same = all(one is other or one == other for one, other in zip(self._entries, entries, strict=False))
+        return is_same and bool((fingerprint[:n_known] == self._fingerprint).all())
+
+    def _group(self, number: int, members: list[int]) -> Group:
+        known = self._groups.get(number)
+        if known is not None and known[0] == len(members):
+            return known[1]
+        entries = [self._entries[place] for place in members]
+        group = Group(tuple(members), _as_written(self._clustering.theme(number), entries), digest_of(entries))
+        self._groups[number] = len(members), group
+        return group
+
+
+class Summaries:
+    """Summaries of groups: those stored, else made here, each once; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._made: dict[bytes, str] = {}
+        self._lock = threading.Lock()
+
+    def of(self, groups: Sequence[Group], entries: Sequence[Entry], stored: LookUp) -> list[str]:
+        """Give a summary of each group; "" where none can be as short as it has to."""
+        found = stored([group.digest for group in groups])
+        return [found[group.digest] if group.digest in found else self._extracted(group, entries) for group in groups]
+
+    def _extracted(self, group: Group, entries: Sequence[Entry]) -> str:
+        with self._lock:
+            known = self._made.get(group.digest)
+        if known is not None:
+            return known
+        made = extracted(summaries.source([member_of(entries[place]) for place in group.places]))
+        with self._lock:
+            if len(self._made) >= _SUMMARIES_KEPT:
+                del self._made[next(iter(self._made))]
+            self._made[group.digest] = made
+        return made
+
+
+def extracted(text: str) -> str:
+    """Summarise the exchanges of a group without a model: their most telling sentences, word for word."""
+    from pipeline.summarise.extractive import ExtractiveInvoker  # noqa: PLC0415 - a tenth of a second for most readers
+
+    invoker = ExtractiveInvoker()
+    return summaries.shortened(text, lambda told, n: invoker("", told, max_tokens=n).text) if text.strip() else ""
+
+
+def digest_of(entries: Sequence[Entry]) -> bytes:
+    """Give what a summary of some exchanges of a session is known by."""
+    return summaries.digest(entries[0].session_id, [member_of(entry) for entry in entries])
+
+
+def member_of(entry: Entry) -> Member:
+    """Give an exchange as a summary tells it."""
+    lines = [("user", entry.objective), ("assistant", entry.conclusion)]
+    lines += [("assistant", text) for text in entry.key_results]
+    return Member(entry.entry_id, tuple(lines), entry.turn_offsets)
+
+
+def is_current(model_id: str) -> bool:
+    """Tell whether a stored summary is one that would be made today: another release chose other sentences."""
+    from pipeline.summarise.extractive import MODEL  # noqa: PLC0415 - as above
+
+    return model_id == MODEL or not model_id.startswith(MODEL.rpartition("-")[0])
+
+
+def _as_written(words: Sequence[str], entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Give words as they stand in some exchanges, where they do so in the plural alone."""
+    text = "\n".join(map(_told, entries)).casefold()
+    found = [
+        re.search(rf"\b{re.escape(word)}\b", text) or re.search(rf"\b{re.escape(word)}e?s\b", text) for word in words
+    ]
+    return tuple(match[0] if match else word for match, word in zip(found, words, strict=True))
+
+
+def _told(entry: Entry) -> str:
+    return "\n".join((entry.objective, entry.conclusion, *entry.key_results))
