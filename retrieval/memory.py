@@ -86,12 +86,17 @@ class Memory:
         self._loaded: tuple[QueryEmbedder, int] | None = None
         self._model_survives_fork = model_survives_fork
         self._session_store = SessionStore(self._readers, context or ContextSettings(), clock=clock)
-        self._contexts = ContextWriter(self._session_store, lambda: self.embedder, self.retrieve)
-        self.context = self._contexts.context
         self._sessions = SessionSearch(self._readers, lambda: self.embedder, clock=clock or epoch_ms)
         self.search = self._sessions.search
         self.window = self._sessions.window
         self.recent = self._sessions.recent
+        self._contexts = ContextWriter(
+            self._session_store,
+            lambda: self.embedder,
+            self.retrieve,
+            lambda query, scope: self._sessions.search(query, scope, profile="keyword"),
+        )
+        self.context = self._contexts.context
 
     @property
     def embedder(self) -> QueryEmbedder:

@@ -15,7 +15,7 @@ from typing import Final, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.errors import ConfigError, ModelMismatchError, TransientError
+from pipeline.errors import ConfigError, LedgerBusyError, ModelMismatchError, TransientError
 from pipeline.records import Scope
 from retrieval.context import budget, elsewhere, tokens
 from retrieval.context.answer import Context
@@ -26,7 +26,8 @@ from retrieval.context.entry_facts import EntryFacts
 from retrieval.context.session_memory import SessionMemory, SessionStore
 from retrieval.context.strategies.protocol import Asked, CountTokens, Offer, Strategy
 from retrieval.hits import Retrieval
-from retrieval.query_vector import QueryEmbedder, to_vector
+from retrieval.query_vector import QueryEmbedder, require_not_negative, to_vector
+from retrieval.search.protocol import SessionHit
 
 STRATEGIES: Final = {
     "fixed": "Fixed",
@@ -41,6 +42,8 @@ _WITHOUT_OBJECTIVE: Final = frozenset({"fixed", "importance"})
 """Those who do not look at the objective: they need no model."""
 _ACROSS_SESSIONS: Final = frozenset({"dynamic", "hierarchical"})
 _MOST_ENTRIES_KEPT: Final = 50_000
+_MODEL_FAILS: Final = (ConfigError, TransientError, OSError, RuntimeError)
+"""What a model may raise that is missing, cannot be loaded, or breaks at a text."""
 
 
 class Retrieve(Protocol):
@@ -51,6 +54,14 @@ class Retrieve(Protocol):
         ...
 
 
+class Search(Protocol):
+    """Finds the sessions of one scope that hold words of a query, without a model."""
+
+    def __call__(self, query: str, scope: Scope, /) -> list[SessionHit]:
+        """Find sessions, each with its best turn."""
+        ...
+
+
 class ContextWriter:
     """Writes contexts; safe to share between threads, and after a fork.
 
@@ -58,15 +69,19 @@ class ContextWriter:
         store: the session memories.
         load_embedder: gives the embedding model, when an objective is first compared with entries that have vectors.
         retrieve: finds what other sessions say.
+        search: the same without the model.
 
     Raises:
         ConfigError: the template cannot be used.
     """
 
-    def __init__(self, store: SessionStore, load_embedder: Callable[[], QueryEmbedder], retrieve: Retrieve) -> None:
+    def __init__(
+        self, store: SessionStore, load_embedder: Callable[[], QueryEmbedder], retrieve: Retrieve, search: Search
+    ) -> None:
         self._store = store
         self._load_embedder = load_embedder
         self._retrieve = retrieve
+        self._search = search
         self._layout = Layout.read(store.settings.template)
         self._facts = _FactsKept(_MOST_ENTRIES_KEPT)
         self._condensed = CondensedScopes(store.readers)
@@ -108,6 +123,7 @@ class ContextWriter:
         name = self._store.settings.strategy if strategy is None else strategy
         chosen = resolved(name)
         room = self._store.settings.max_tokens_for_context if max_tokens is None else max_tokens
+        require_not_negative(max_tokens=room)
         aim = objective if objective and objective.strip() else None
         notes: list[str] = []
         with self._store.readers.gate.passing():
@@ -161,7 +177,7 @@ class ContextWriter:
         try:
             embedder = self._load_embedder()
             vector = to_vector(objective, embedder)
-        except (ConfigError, TransientError, OSError, RuntimeError) as error:
+        except _MODEL_FAILS as error:
             notes.append(f"by words alone: the embedding model cannot be used ({error})")
             return None
         if embedder.model_key != found.model_key:
@@ -174,12 +190,13 @@ class ContextWriter:
     def _from_elsewhere(self, session_id: str, scope: Scope, objective: str, notes: list[str]) -> Offer:
         notes.append("nothing is known of this session: the scope's other sessions were asked")
         try:
-            return elsewhere.offer(self._retrieve(objective, scope).hits, session_id)
-        except ModelMismatchError:
+            quotes = elsewhere.quotes_of(self._retrieve(objective, scope).hits)
+        except (ModelMismatchError, LedgerBusyError):
             raise
-        except (ConfigError, OSError, RuntimeError) as error:
-            notes.append(f"in vain: the embedding model cannot be used ({error})")
-            return Offer(pieces=())
+        except _MODEL_FAILS as error:
+            notes.append(f"by words alone: the embedding model cannot be used ({error})")
+            quotes = elsewhere.quotes_of_sessions(self._search(elsewhere.telling_words(objective), scope))
+        return elsewhere.offer(quotes, session_id)
 
 
 def resolved(name: str) -> Strategy:

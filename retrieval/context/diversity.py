@@ -1,7 +1,7 @@
 """Take the best first, but what is new before what says the same again: maximal marginal relevance per token.
 
-Source: Carbonell and Goldstein 1998. Why per token: of two entries that help as much, the shorter leaves more room. Why
-per root of its tokens: per token, a short remark comes before a long answer that is far more relevant; measured on
+Source: Carbonell and Goldstein 1998. Why per token: of two entries that help as much, the shorter leaves more room.
+Why per root of its tokens: else a short remark comes before a long answer that is far more relevant; measured on
 LoCoMo sessions, the block then holds 72 % of the evidence at 256 tokens, not 66 %.
 """
 

@@ -19,7 +19,7 @@ from retrieval.context.strategies.protocol import Asked
 
 LEAST_COSINE: Final = 0.3
 """Below it two texts are about different things."""
-_LEAST_WORDS: Final = 0.12
+_LEAST_WORDS: Final = 0.08
 """Share of what the question's words weigh, below which an entry has them by chance."""
 _WORDS: Final = 0.5
 SAME_TOPIC: Final = 0.6
