@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from pipeline.records import Scope
 from pipeline.settings import ContextSettings
 from pipeline.shards import Shards
 from retrieval import Context, Memory, memory
+from retrieval.context.context import STRATEGIES
 from retrieval.query_vector import QueryEmbedder
 from tests.fakes import FakeEmbedder
 from tests.ledgers import NOW_MS, open_ledger, remember, turn
@@ -83,9 +85,10 @@ TRIP = (("Where shall we go in June?", "To Porto, by train."), ("What is for din
 def test_published_turns_are_context_for_nothing(shards, opened) -> None:
     """A platform that only publishes events gets it."""
     say(shards, SCOPE, "s1", *TRIP)
-    for strategy in ("fixed", "importance", "dynamic"):
+    for strategy in STRATEGIES:
         found = opened().context("s1", "user/u42", "Porto in June", strategy)
-        assert "1 hour ago: Where shall we go in June?" in found.block
+        assert "1 hour ago: " in found.block
+        assert "Porto" in found.block
         assert found.strategy == strategy
         assert found.notes == ()
         assert found.n_tokens <= found.max_tokens == 1_024
@@ -151,11 +154,10 @@ def test_nothing_of_another_session_or_scope_appears(shards, opened, across: boo
             say(shards, scope, session, (f"secret {scope.id} number {i}end", f"answer {scope.id} {i}end"))
     bot = opened()
     for i, session in enumerate(ALIKE):
-        for strategy in ("fixed", "importance", "dynamic"):
+        for strategy in STRATEGIES:
             found = bot.context(session, SCOPE, "secret number", strategy, across_sessions=across)
-            assert f"number {i}end" in found.block
+            assert set(re.findall(r"\d+end", found.block)) == {f"{i}end"}
             assert "u43" not in found.block
-            assert found.block.count("secret") == 1
 
 
 def test_without_history_other_sessions_are_quoted_when_asked_for(shards, opened) -> None:
