@@ -62,16 +62,22 @@ class Vocabulary:
 
     def rarity(self, term: str) -> float:
         """Weigh a word, in (0, 1]: 1 when one text has it."""
-        return math.log1p(self.n_texts / max(self.found_in.get(term, 1), 1)) / math.log1p(self.n_texts)
+        n = self.found_in.get(term, 1)
+        return 1.0 if n == 1 else math.log1p(self.n_texts / n) / math.log1p(self.n_texts)
 
 
 class _Unit(NamedTuple):
-    """A word, or a clause of a script without spaces: characters ``[start, stop)``; bytes with the space before."""
+    """A word, or a clause of a script without spaces: characters ``[start, stop)``; bytes with the space before.
+
+    ``telling`` are its terms that say something; ``plain_weight`` is what a unit without any weighs.
+    """
 
     start: int
     stop: int
     n_bytes: int
     terms: tuple[str, ...]
+    telling: tuple[str, ...]
+    plain_weight: float | None
     clause: int
     sentence: int
     is_protected: bool
@@ -87,12 +93,17 @@ def vocabulary(texts: Iterable[str]) -> Vocabulary:
     return Vocabulary(max(n_texts, 1), found_in)
 
 
-def protected_share(text: str) -> float:
-    """Tell the least share of a text that shortening keeps, in [0, 1]."""
-    if not text.strip() or is_shortened(text):
-        return 1.0
+def protected_share(texts: Sequence[str]) -> float:
+    """Tell the least share of some texts that shortening keeps, in [0, 1]."""
+    whole = sum(map(n_bytes, texts))
+    return min(1.0, sum(map(_least, texts)) / whole) if whole else 1.0
+
+
+def _least(text: str) -> int:
+    if is_shortened(text):
+        return n_bytes(text)
     kept = [unit.n_bytes for unit in _units(text) if unit.is_protected]
-    return min(1.0, (sum(kept) + len(f" {MARK}".encode())) / n_bytes(text)) if kept else 0.0
+    return min(n_bytes(text), sum(kept) + n_bytes(f" {MARK}")) if kept else 0
 
 
 def is_shortened(text: str) -> bool:
@@ -153,12 +164,25 @@ def _units(text: str) -> tuple[_Unit, ...]:
         while place < len(spans) and spans[place].stop <= start:
             place += 1
         is_protected = place < len(spans) and spans[place].start < stop
-        terms = tuple(term.casefold() for term in _TERM.findall(match[0]))
         size = n_bytes(match[0]) + text[start - 1 : start].isspace()
-        units.append(_Unit(start, stop, size, terms, clause, sentence, is_protected))
-        clause += protected.CLAUSE_END.search(match[0]) is not None
-        sentence += _SENTENCE_END.search(match[0]) is not None
+        units.append(_Unit(start, stop, size, *_terms(match[0]), clause, sentence, is_protected))
+        if not match[0][-1].isalnum():
+            clause += protected.CLAUSE_END.search(match[0]) is not None
+            sentence += _SENTENCE_END.search(match[0]) is not None
     return tuple(units)
+
+
+def _terms(unit: str) -> tuple[tuple[str, ...], tuple[str, ...], float | None]:
+    """Give a unit's terms, those that say something, and its weight when none does."""
+    terms = (
+        (unit.casefold(),)
+        if unit.isascii() and unit.isalnum()
+        else tuple(term.casefold() for term in _TERM.findall(unit))
+    )
+    telling = tuple(term for term in terms if not _is_stop_word(term))
+    if not telling:
+        return terms, telling, _STOP_WEIGHT if terms else _FILLER_WEIGHT
+    return terms, telling, _FILLER_WEIGHT if _FILLERS.issuperset(telling) else None
 
 
 def _scores(units: Sequence[_Unit], known: Vocabulary, asked_for: Collection[str]) -> list[float]:
@@ -167,7 +191,7 @@ def _scores(units: Sequence[_Unit], known: Vocabulary, asked_for: Collection[str
     said: set[str] = set()
     for unit in units:
         weights.append(_weight(unit, known, asked_for, said))
-        said.update(unit.terms)
+        said.update(unit.telling)
     in_clause: dict[int, list[float]] = {}
     for unit, weight in zip(units, weights, strict=True):
         if weight > _STOP_WEIGHT:
@@ -184,16 +208,13 @@ def _scores(units: Sequence[_Unit], known: Vocabulary, asked_for: Collection[str
 
 def _weight(unit: _Unit, known: Vocabulary, asked_for: Collection[str], said: Collection[str]) -> float:
     """Weigh a unit for itself; a word that says nothing weighs `_STOP_WEIGHT` at most."""
-    telling = [term for term in unit.terms if not _is_stop_word(term)]
-    if not telling:
-        return _STOP_WEIGHT if unit.terms else _FILLER_WEIGHT
-    if all(term in _FILLERS for term in telling):
-        return _FILLER_WEIGHT
-    weights = [
-        known.rarity(term) * (_SAID_BEFORE if term in said else 1.0) + _ASKED_FOR * (term[:_BEGINNING] in asked_for)
-        for term in telling
-    ]
-    return _STOP_WEIGHT + sum(weights) / len(weights)
+    if unit.plain_weight is not None:
+        return unit.plain_weight
+    total = 0.0
+    for term in unit.telling:
+        total += known.rarity(term) * (_SAID_BEFORE if term in said else 1.0)
+        total += _ASKED_FOR if term[:_BEGINNING] in asked_for else 0.0
+    return _STOP_WEIGHT + total / len(unit.telling)
 
 
 def _is_stop_word(term: str) -> bool:

@@ -114,7 +114,7 @@ def test_spans_tell_why_they_stay() -> None:
 def test_the_share_is_held(text: str, share: float) -> None:
     """Within five points; of texts long enough that one word more or less is not more than that."""
     kept = n_bytes(alone(text, share)) / n_bytes(text)
-    assert abs(kept - max(share, compression.protected_share(text))) <= 0.05
+    assert abs(kept - max(share, compression.protected_share([text]))) <= 0.05
 
 
 @settings(max_examples=50, deadline=None)

@@ -195,7 +195,7 @@ def test_the_share_of_the_level_is_kept(seed: int, level: Level) -> None:
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=30), st.sampled_from(list(SHARES.values())))
 def test_shares_fall_and_add_up(lengths: list[int], share: float) -> None:
     """However long the texts are, the first keeps most and together they keep what was asked."""
-    shares = spread(["x" * n for n in lengths], share)
+    shares = spread([["x" * n] for n in lengths], share)
     assert shares == sorted(shares, reverse=True)
     assert all(0 <= one <= 1 for one in shares)
     kept = sum(one * n for one, n in zip(shares, lengths, strict=True))
@@ -205,7 +205,7 @@ def test_shares_fall_and_add_up(lengths: list[int], share: float) -> None:
 def test_what_is_protected_is_paid_by_the_others() -> None:
     """Texts that cannot be shortened leave less to the rest, so that the whole keeps its share."""
     loose, fixed = "some words that can go away again and again", "`a b c d e f g h i j k l m n o p q r s t`"
-    shares = spread([loose, loose, fixed], 0.5)
+    shares = spread([[loose], [loose], [fixed]], 0.5)
     assert shares[2] == 1
     assert sum(one * len(text) for one, text in zip(shares, [loose, loose, fixed], strict=True)) == pytest.approx(
         0.5 * len(loose + loose + fixed), rel=0.02

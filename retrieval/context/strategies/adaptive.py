@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -51,9 +52,9 @@ class Adaptive:
         found = relevance(asked, facts)
         scores, order = found.scores, _order(facts.is_pinned, found)
         taken = _as_many_as_fill(asked, order, SHARES[level])
-        texts = ["\n".join(_texts(asked.entries[place])) for place in taken]
+        texts = [_texts(asked.entries[place]) for place in taken]
         shares = spread(texts, SHARES[level])
-        known = compression.vocabulary(texts)
+        known = compression.vocabulary(chain.from_iterable(texts))
         pieces = [
             _piece(asked, _Kept(place, share, float(scores[place]), f"{reason}; {share:.0%} kept"), known)
             for place, share in zip(taken, shares, strict=True)
@@ -61,15 +62,15 @@ class Adaptive:
         return Offer(pieces=pieces, left=_left(asked, order[len(taken) :], scores))
 
 
-def spread(texts: Sequence[str], share: float) -> list[float]:
-    """Spread a share over texts, most relevant first: the share of each, so that all together keep ``share``.
+def spread(texts: Sequence[Sequence[str]], share: float) -> list[float]:
+    """Spread a share over the texts of entries, most relevant first: each entry's, so that all keep ``share``.
 
     What protected spans keep anyway counts; where they keep more than ``share`` of all, only they are kept.
     """
-    sizes = np.array([compression.n_bytes(text) or 1 for text in texts], np.float64)
+    sizes = np.array([sum(map(compression.n_bytes, some)) or 1 for some in texts], np.float64)
     ends = sizes.cumsum() / sizes.sum()
     begins = ends - sizes / sizes.sum()
-    least = np.array([compression.protected_share(text) for text in texts])
+    least = np.array([compression.protected_share(some) for some in texts])
     low, high = 0.0, share
     for _ in range(_STEPS):
         middle = (low + high) / 2
