@@ -31,6 +31,8 @@ _LEAST_HOLDERS: Final = 6
 _FOLLOWS_COSINE: Final = 0.5
 _SAME_COSINE: Final = 0.98
 """An entry this near says the same again, which is no follow-up."""
+_MAY_CHANGE: Final = 8
+"""Of the last entries, as they are answered; sorted in with all others, they would have all sorted anew."""
 _NOTHING_FOLLOWED: Final = np.zeros((0, FOLLOWING), np.bool_)
 
 
@@ -47,10 +49,13 @@ class EntryFacts:
         n_known = _n_shared(entries, known.entries) if known else 0
         read = [ReadEntry(entry) for entry in entries[n_known:]]
         self.read: list[ReadEntry] = [*known.read[:n_known], *read] if known else read
+        self._n_terms = np.array([len(one.terms) for one in self.read], np.float32)
         self._lengths = np.array([one.n_words for one in self.read], np.float32)
-        self.index: WordIndex = (
-            known.index if known and known.index.covers(n_known, len(entries)) else WordIndex(self.read)
-        )
+        self.index: WordIndex
+        if known and known.index.covers(n_known, len(entries)):
+            self.index = known.index
+        else:
+            self.index = WordIndex(self.read[: max(0, len(self.read) - _MAY_CHANGE)])
         self.identifiers: Identifiers = Identifiers(self.read, known.identifiers.before(n_known) if known else None)
         self._followed_before = _NOTHING_FOLLOWED
         if known and "followed" in known.__dict__:
@@ -78,12 +83,14 @@ class EntryFacts:
             scores[owners] += weight * times / (times + K1 * length[owners])
         return np.asarray(scores / weights.sum(), np.float32)
 
-    def n_shared(self, place: int, others: Sequence[int]) -> Scores:
-        """Give the share of words that an entry has in common with each of others: ``(m,)``, 1 for the same ones."""
-        mine = self.read[place].terms
-        both = [len(mine & self.read[other].terms) for other in others]
-        either = [len(mine | self.read[other].terms) or 1 for other in others]
-        return np.array([n / m for n, m in zip(both, either, strict=True)], np.float32)
+    def shared_words(self, place: int) -> Scores:
+        """Give the share of its words that each entry has in common with one: ``(n,)``, 1 for the same ones."""
+        mine = list(self.read[place].terms)
+        both = np.zeros(len(self.read), np.float32)
+        for term in words.ids_of(mine):
+            both[self._holders(term)[0]] += 1
+        either = self._n_terms + len(mine) - both
+        return np.asarray(both / either.clip(min=1), np.float32)
 
     @cached_property
     def followed(self) -> npt.NDArray[np.bool_]:

@@ -83,7 +83,7 @@ def is_on_last_topic(asked: Asked, facts: EntryFacts) -> npt.NDArray[np.bool_]:
     last = asked.vectors[-1] if n and len(asked.vectors) == n else np.zeros(0, np.float32)
     if last.any():
         return np.asarray(asked.vectors @ last >= SAME_TOPIC, np.bool_)
-    return facts.n_shared(n - 1, range(n)) >= _SAME_TOPIC_BY_WORDS if n else np.zeros(0, np.bool_)
+    return facts.shared_words(n - 1) >= _SAME_TOPIC_BY_WORDS if n else np.zeros(0, np.bool_)
 
 
 def _as_share(scores: Scores) -> Scores:

@@ -129,7 +129,7 @@ def test_it_works_in_chinese() -> None:
 
 
 def test_ten_thousand_entries_take_less_than_fifty_milliseconds() -> None:
-    """Of the processor, at the 95th percentile, once the words are read: a bot asks at each message."""
+    """Of the processor, at the 95th percentile, with one that is new each time: a bot asks at each message."""
     random = np.random.default_rng(7)
     vocabulary = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "rstvwxyz"]
     said = random.choice(vocabulary, (10_000, 24))
@@ -139,14 +139,16 @@ def test_ten_thousand_entries_take_less_than_fifty_milliseconds() -> None:
     ]
     vectors = random.normal(size=(10_000, 384)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    facts = EntryFacts(entries)
+    vectors[9_980:] = 0  # not embedded yet
+    facts = EntryFacts(entries[:9_980])
     taken = []
-    for i in range(20):
-        request = Asked(
-            entries=entries, vectors=vectors, objective=" ".join(said[i * 37][:6]), objective_vector=vectors[i],
-            now_ms=NOW_MS, settings=ContextSettings(), facts=facts,
-        )  # fmt: skip
+    for n in range(9_981, 10_001):
         before = time.process_time()
+        facts = EntryFacts(entries[:n], facts)
+        request = Asked(
+            entries=facts.entries, vectors=vectors[:n], objective=" ".join(said[n - 99][:6]),
+            objective_vector=vectors[n - 99], now_ms=NOW_MS, settings=ContextSettings(), facts=facts,
+        )  # fmt: skip
         assert budget.fit(Dynamic().offer(request), 1_024).block
         taken.append(time.process_time() - before)
     assert statistics.quantiles(taken[1:], n=20)[-1] < 0.05

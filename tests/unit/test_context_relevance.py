@@ -41,6 +41,12 @@ def test_words_decide_where_vectors_are_missing() -> None:
     assert relevance(request).scores[0] > relevance(request).scores[1]
 
 
+def test_entries_share_words_as_sets() -> None:
+    """Of both together; however often a word is said."""
+    facts = EntryFacts([entry("a", "cabin wifi"), entry("b", "wifi wifi cabin roof lamp"), entry("c", "bread")])
+    assert facts.shared_words(0).tolist() == [1, 0.5, 0]
+
+
 def test_without_objective_or_entries_nothing_is_relevant() -> None:
     """No score is made up."""
     assert not relevance(asked([entry("a", "cabin")])).is_any_relevant
@@ -77,6 +83,8 @@ def test_facts_brought_up_to_date_are_those_made_anew(first: list[str], more: li
         for text in POOL:
             assert np.array_equal(fresh.bm25(text), kept.bm25(text))
         assert np.array_equal(fresh.n_refs, kept.n_refs)
+        if after:
+            assert np.array_equal(fresh.shared_words(0), kept.shared_words(0))
         assert np.array_equal(fresh.followed, kept.followed)
     assert known.is_about(before)
     assert known.is_about(after) == (after == before)
