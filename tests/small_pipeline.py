@@ -77,7 +77,8 @@ class SmallPipeline:
         with mock.patch.object(worker, "embedder_of", return_value=_embedder()):  # loading one takes longest
             flow = worker.make_flow(self.settings, Celery("test", broker="memory://"), "w")
         try:
-            for step in (flow.embed_turns, flow.summarise_sessions, flow.publish_snapshots):
+            steps = (flow.embed_turns, flow.summarise_sessions, flow.condense_sessions, flow.publish_snapshots)
+            for step in steps:
                 step(flow.registry.scopes())
         finally:
             flow.ledgers.close()

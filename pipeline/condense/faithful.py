@@ -40,7 +40,7 @@ _TH: Final = r"(?:st|nd|rd|th)?"
 _DATES: Final = (
     re.compile(r"\b(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})\b"),
     re.compile(r"(?:(?P<y>\d{4})年)?(?P<m>\d{1,2})月(?:(?P<d>\d{1,2})[日号])?"),
-    re.compile(rf"\b(?P<d>\d{{1,2}}){_TH}\.?\s+(?:of\s+)?(?P<m>{_MONTH})\b\.?(?:,?\s+(?P<y>\d{{4}}))?", re.IGNORECASE),
+    re.compile(rf"\b(?P<d>\d{{1,2}}){_TH}\.?\s+(?:of )?(?P<m>{_MONTH})\b\.?(?:,?\s+(?P<y>\d{{4}}))?", re.IGNORECASE),
     re.compile(rf"\b(?P<m>{_MONTH})\b\.?\s+(?P<d>\d{{1,2}}){_TH}\b(?:,?\s+(?P<y>\d{{4}}))?", re.IGNORECASE),
     re.compile(rf"\b(?P<m>{_MONTH})\b\.?,?\s+(?P<y>\d{{4}})\b", re.IGNORECASE),
 )  # fmt: skip

@@ -34,7 +34,7 @@ _SESSIONS = (
 )
 _SUMMARIES = "SELECT count(*) FROM summaries"
 _FOR_EVER = 1 << 62
-_RUNG_WITHIN_MS = 60_000
+_RUNG_WITHIN_MS = 2_000
 """A session is condensed right after it was summarised; only when that has not come of it, it is due by itself."""
 _ON_THE_WAY = (PURGED_LEDGER, PURGED_FILES, PURGE_UP_TO, PURGE_LOOKED_AT, PURGE_MARK)
 

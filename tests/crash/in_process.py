@@ -78,11 +78,12 @@ class InProcess:
         self.flow.embed_turns(self.flow.registry.scopes())
 
     def finish(self) -> None:
-        """Do all there is to do: embed, summarise, publish what is due, purge."""
+        """Do all there is to do: embed, summarise, condense, publish what is due, purge."""
         while True:
             scopes = self.flow.registry.scopes()
             self.flow.embed_turns(scopes)
             self.flow.summarise_sessions(scopes)
+            self.flow.condense_sessions(scopes)
             self.flow.publish_snapshots(scopes)
             now_ms = worker.now_ms()
             if not self.flow.registry.n_undone() and not self.flow.registry.due(

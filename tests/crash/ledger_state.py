@@ -26,6 +26,8 @@ _PARTS = {
     ),
     "rows of nobody": (
         "SELECT 'vector', count(*) FROM vectors WHERE trace_id NOT IN (SELECT trace_id FROM traces)"
+        " UNION SELECT 'fact', count(*) FROM facts WHERE turn_offset NOT IN (SELECT turn_offset FROM turns)"
+        " UNION SELECT 'theme', count(*) FROM theme_turns WHERE turn_offset NOT IN (SELECT turn_offset FROM turns)"
         " UNION SELECT 'trace', count(*) FROM traces WHERE turn_offset NOT IN (SELECT turn_offset FROM turns)"
         " UNION SELECT 'words', count(*) FROM fulltext WHERE rowid NOT IN"
         " (SELECT turn_offset FROM turns WHERE state = 2)"
@@ -36,6 +38,10 @@ _PARTS = {
         " FROM cards ORDER BY 1"
     ),
     "summaries": "SELECT session_id, text, digest, model_id, session_date, vector FROM summaries ORDER BY 1",
+    "facts": "SELECT session_id, turn_id, ordinal, key, value, confidence FROM facts JOIN turns USING (turn_offset)"
+    " ORDER BY 1, 2, 3",
+    "themes": "SELECT digest, t.session_id, text, model_id, json_group_array(turn_id ORDER BY turn_id) FROM themes t"
+    " LEFT JOIN theme_turns USING (digest) LEFT JOIN turns USING (turn_offset) GROUP BY digest ORDER BY 1",
 }
 
 

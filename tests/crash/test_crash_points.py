@@ -20,8 +20,10 @@ import pytest
 from pipeline import contract
 from pipeline.crash_points import CrashPoint
 from pipeline.embed.hashing import HashingEmbedder
+from pipeline.ledger.connection import connect as connect_ledger
 from pipeline.records import Event, Scope, SessionClosed, Turn, TurnDeleted
 from pipeline.registry import Registry
+from pipeline.shards import Shards
 from pipeline.stream import connect
 from retrieval import open_memory
 from tests.conftest import RunningServer, StartServer
@@ -49,6 +51,10 @@ SETTINGS = {
     "TURNSTREAM_LOG_LEVEL": "warning",
     "TURNSTREAM_LOG_FORMAT": "json",
 }
+UNCONDENSED = (
+    "SELECT 1 FROM sessions LEFT JOIN condensed USING (session_id)"
+    " WHERE closed AND sessions.version IS NOT condensed.version"
+)
 OF_THE_INGESTER = {
     CrashPoint.AFTER_READ, CrashPoint.AFTER_DEAD_LETTER, CrashPoint.BEFORE_BEGIN, CrashPoint.AFTER_INSERT,
     CrashPoint.AFTER_COMMIT, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_MARK, CrashPoint.AFTER_ACK,
@@ -64,15 +70,34 @@ CASES = [
 def events_of(number: int) -> Iterator[Event]:
     """One round: every kind of event, so that every point is passed in each."""
     for scope in SCOPES:
-        yield said(scope, number, "harbour", f"In round {number} we met {scope.id} at the harbour.")
+        yield said(scope, number, "harbour", met(scope, number))
         yield said(scope, number, "lantern", f"Round {number}: {scope.kind} lanterns burnt all night.")
         yield said(scope, number, "goodbye", f"We said goodbye to round {number}.")
     first = SCOPES[0]
-    yield said(first, number, "harbour", f"In round {number} we met {first.id} at the harbour.")
+    yield said(first, number, "harbour", met(first, number))
     yield said(first, number, "lantern", f"Round {number}: the lanterns went out, and all went home.", revision=1)
     about = {"scope": first, "session_id": "s", "timestamp_ms": 1000 * (EPOCH_S + number)}
     yield TurnDeleted(**about, turn_id=f"{number}-goodbye", event_id=f"{number}-delete")
     yield SessionClosed(**about, event_id=f"{number}-close")
+    yield from talk(first, number)
+
+
+def talk(scope: Scope, number: int) -> Iterator[Event]:
+    """Three exchanges more of a session that is long enough to have a theme."""
+    for at in range(3):
+        for role, content in (
+            ("user", f"When does ferry {number} {at} sail?"),
+            ("assistant", f"Ferry {at} sails soon."),
+        ):
+            yield Turn(
+                scope=scope, session_id="t", role=role, content=content, timestamp=EPOCH_S + 60 * number + at,
+                event_id=f"{number}-{at}-{role}", index=2 * (3 * number + at) + (role == "assistant"),
+            )  # fmt: skip
+    yield SessionClosed(scope=scope, session_id="t", timestamp_ms=1000 * (EPOCH_S + number), event_id=f"{number}-end")
+
+
+def met(scope: Scope, number: int) -> str:
+    return f"In round {number} we met {scope.id} at the harbour. I live in Port {number}."
 
 
 def said(scope: Scope, number: int, what: str, content: str, revision: int = 0) -> Turn:
@@ -113,7 +138,7 @@ class Lane:
         is_due = crash_at is not None
         for number in range(1, N_ROUNDS + 1):
             deadline = time.monotonic() + DONE_WITHIN_S
-            while self.progress.state().is_waiting or (is_due and self.has_unpublished()):
+            while self.is_at_work() or (is_due and self.has_unpublished()):
                 if is_due and (code := running[kind].exitcode) is not None:
                     assert code == -signal.SIGKILL
                     running[kind], is_due = start[kind](plain), False
@@ -135,6 +160,14 @@ class Lane:
             client.xreadgroup(OTHER_GROUP, "c", {self.stream.name: ">"})
             client.xack(self.stream.name, OTHER_GROUP, *ids)
             self.n_published += len(ids)
+
+    def is_at_work(self) -> bool:
+        """Tell whether anything is to be done; also facts and themes, which nobody else waits for."""
+        if self.progress.state().is_waiting:
+            return True
+        path = Shards(self.folder).ledger_path(SCOPES[0])
+        with closing(connect_ledger(path, query_only=True)) as connection:
+            return connection.execute(UNCONDENSED).fetchone() is not None
 
     def has_unpublished(self) -> bool:
         """Tell whether a scope was rung for: it is not again before it is published, and no ring is no passing."""
@@ -191,10 +224,12 @@ def undisturbed(
     ledgers, answers, stream = found
     assert [len(parts["chunks"]) for _, parts in sorted(ledgers.items())] == [
         3 * N_ROUNDS,
-        2 * N_ROUNDS,
+        8 * N_ROUNDS,
         3 * N_ROUNDS,
     ]
-    assert len(ledgers["user/u1"]["summaries"]) == 1
+    assert len(ledgers["user/u1"]["summaries"]) == 2
+    assert len(ledgers["user/u1"]["facts"]) == N_ROUNDS
+    assert len(ledgers["user/u1"]["themes"]) >= 1
     assert {scope for scope, *_ in answers} == set(SCOPES)
     assert stream == (0, N_ROUNDS)
     return found

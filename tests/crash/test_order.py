@@ -137,6 +137,11 @@ def state(ledger: Ledger) -> dict[str, str]:
                 "SELECT session_id, n_turns, first_ms, last_ms, last_index, last_turn_id, opening, facts, pace,"
                 " is_automated FROM cards ORDER BY 1"
             ),
+            "facts": asked(
+                "SELECT session_id, turn_id, ordinal, key, value, confidence"
+                " FROM facts JOIN turns USING (turn_offset) ORDER BY 1, 2, 3"
+            ),
+            "themes": asked("SELECT digest, session_id, text, model_id FROM themes ORDER BY 1"),
             "summaries": asked("SELECT session_id, text, digest, session_date, vector FROM summaries ORDER BY 1"),
         }
     names = [str(row[0]) for row in parts["sessions"]]

@@ -8,12 +8,13 @@ Sources: MemoryOS (three tiers and a profile), xMemory (four levels), TaciTree (
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
 
 from pipeline.condense.profile import ProfileFact
-from retrieval.context import drilling
+from retrieval.context import drilling, tokens
 from retrieval.context.answer import Decisions
 from retrieval.context.cutting import cut
 from retrieval.context.entry_words import Scores
@@ -30,6 +31,12 @@ SHARES: Final = {NOW: 0.45, LATELY: 0.25, EARLIER: 0.2, USER: 0.1}
 """Source: the specification of the strategy."""
 _MOST_FACTS: Final = 40
 _BEFORE: Final = 2
+_QUOTED_SHARE: Final = 0.7
+"""Of the room, what quotations may take before an exchange of the short-term tier has to help as much as they do."""
+_TIGHT_SHARE: Final = 0.15
+"""Of the room, what the immediate tier takes where others help more with the objective."""
+_LINES: Final = ((400, 2), (200, 1), (100, 0), (50, 0))
+"""Characters of objective and outcome, and key results, of an exchange of the short-term tier."""
 
 
 class Hierarchical:
@@ -43,20 +50,33 @@ class Hierarchical:
         relevant = drilling.scores(asked)
         groups = _groups(asked, divided)
         ranked = drilling.ranked(groups, relevant)
-        shown = {place for _, group in ranked for place in group.places}
-        left = [place for place in divided.long_term if place not in shown]
+        quoted = list(drilling.quoted(asked, divided.long_term, relevant, EARLIER))
+        immediate, lately = _immediate(asked, divided, relevant), _short_term(asked, divided, relevant)
+        left = {*divided.long_term}.difference(*(group.places for _, group in ranked))
+        if _is_tight([*immediate, *lately, *quoted], quoted, room_of(asked)):
+            immediate = [_within(piece, _TIGHT_SHARE * room_of(asked) / IMMEDIATE) for piece in immediate]
+            least = quoted[drilling.within(quoted, _QUOTED_SHARE * room_of(asked)) - 1].score
+            left |= {place for place in divided.short_term if relevant[place] < least}
+            lately = [piece for piece in lately[1:] if piece.score >= least]
+        unused = sorted(left)
         return Offer(
-            pieces=[
-                *_immediate(asked, divided, relevant),
-                *_short_term(asked, divided, relevant),
-                *drilling.quoted(asked, divided.long_term, relevant, EARLIER),
-                *_long_term(asked, ranked),
-                *_profile(asked),
-            ],
+            pieces=[*immediate, *lately, *quoted, *_long_term(asked, ranked), *_profile(asked)],
             sections=tuple(SHARES),
             shares=SHARES,
-            left=Decisions(len(left), lambda at: _left(asked, left[at], relevant)),
+            left=Decisions(len(unused), lambda at: _left(asked, unused[at], divided, relevant)),
         )
+
+
+def _is_tight(pieces: Sequence[Piece], quoted: Sequence[Piece], room: int) -> bool:
+    """Tell whether what helps with the objective has to be given room by what does not."""
+    return bool(quoted) and sum(tokens.count(piece.text) for piece in pieces) > room
+
+
+def _within(piece: Piece, n_tokens: float) -> Piece:
+    """Have a piece take no more than so many tokens, as far as it can be shortened."""
+    texts = (piece.text, *piece.shorter)
+    first = next((at for at, text in enumerate(texts) if tokens.count(text) <= n_tokens), len(texts) - 1)
+    return replace(piece, text=texts[first], shorter=texts[first + 1 :])
 
 
 def _groups(asked: Asked, divided: Tiers) -> list[Group]:
@@ -68,51 +88,51 @@ def _groups(asked: Asked, divided: Tiers) -> list[Group]:
     return [Group(places, (day,), digest_of([asked.entries[place] for place in places])) for day, places in found]
 
 
-def _immediate(asked: Asked, divided: Tiers, relevant: Scores) -> Iterator[Piece]:
+def _immediate(asked: Asked, divided: Tiers, relevant: Scores) -> list[Piece]:
+    pieces = []
     for place in reversed(divided.immediate):
         entry = asked.entries[place]
         text, *shorter = exchanges_within(entry, asked.now_ms, room_of(asked))
-        yield Piece(
-            section=NOW,
-            place=(place,),
-            text=text,
-            shorter=tuple(shorter),
-            entry_ids=(entry.entry_id,),
-            score=1 + float(relevant[place]),
-            why=f"immediate: one of the last {IMMEDIATE}",
+        pieces.append(
+            Piece(
+                section=NOW,
+                place=(place,),
+                text=text,
+                shorter=tuple(shorter),
+                entry_ids=(entry.entry_id,),
+                score=1 + float(relevant[place]),
+                why=f"immediate: one of the last {IMMEDIATE}",
+            )
         )
+    return pieces
 
 
-def _short_term(asked: Asked, divided: Tiers, relevant: Scores) -> Iterator[Piece]:
+def _short_term(asked: Asked, divided: Tiers, relevant: Scores) -> list[Piece]:
     if not divided.short_term:
-        return
-    entries = [asked.entries[place] for place in divided.short_term]
-    told = short_term(entries)
+        return []
+    told = short_term([asked.entries[place] for place in divided.short_term])
     topics = f"; about {', '.join(told.topics)}" if told.topics else ""
-    yield Piece(
-        section=LATELY,
-        place=(-1,),
-        text=f"{told.timeframe}{topics}",
-        entry_ids=(),
-        score=1.0,
-        why="short-term: timeframe and topics",
-    )
-    best = sorted(divided.short_term, key=lambda place: (-relevant[place], -place))
-    for place in best:
+    head = f"{told.timeframe}{topics}"
+    why = "short-term: timeframe and topics"
+    pieces = [Piece(section=LATELY, place=(-1,), text=head, entry_ids=(), score=1.0, why=why)]
+    for place in sorted(divided.short_term, key=lambda place: (-relevant[place], -place)):
         entry, outcome = asked.entries[place], told.outcomes[place - divided.short_term.start]
-        written = [
+        texts = [
             exchange(entry, asked.now_ms, max_objective_chars=n, max_result_chars=n, n_key_results=findings)
-            for n, findings in ((400, 2), (200, 1), (100, 0), (50, 0))
+            for n, findings in _LINES
         ]
-        yield Piece(
-            section=LATELY,
-            place=(place,),
-            text=written[0],
-            shorter=tuple(dict.fromkeys(written[1:])),
-            entry_ids=(entry.entry_id,),
-            score=float(relevant[place]),
-            why=f"short-term: one of the {SHORT_TERM} before, {outcome}",
+        pieces.append(
+            Piece(
+                section=LATELY,
+                place=(place,),
+                text=texts[0],
+                shorter=tuple(dict.fromkeys(texts[1:])),
+                entry_ids=(entry.entry_id,),
+                score=float(relevant[place]),
+                why=f"short-term: one of the {SHORT_TERM} before, {outcome}",
+            )
         )
+    return pieces
 
 
 def _long_term(asked: Asked, ranked: Sequence[tuple[float, Group]]) -> Iterator[Piece]:
@@ -176,10 +196,12 @@ def _day(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, tz=UTC).date().isoformat()
 
 
-def _left(asked: Asked, place: int, relevant: Scores) -> Decision:
+def _left(asked: Asked, place: int, divided: Tiers, relevant: Scores) -> Decision:
+    is_old = place in divided.long_term
+    why = f"long-term: not in one of the {drilling.MOST_THEMES} themes that come first"
     return Decision(
         entry_ids=(asked.entries[place].entry_id,),
         is_kept=False,
         score=float(relevant[place]),
-        why=f"long-term: not in one of the {drilling.MOST_THEMES} themes that come first",
+        why=why if is_old else "short-term: has nothing to do with the objective, and room is needed",
     )

@@ -20,7 +20,7 @@ THEMES: Final = "Earlier, by theme"
 QUOTED: Final = "From earlier, about this"
 LATEST: Final = "Latest"
 _QUOTED_SHARE: Final = 0.7
-"""Of the room, for what is quoted before the last exchanges but one and the themes have their turn."""
+"""Of the room, for what is quoted before the last exchanges and the themes have their turn."""
 
 
 class Semantic:
@@ -42,7 +42,7 @@ class Semantic:
         shown = {place for _, group in ranked for place in group.places}
         left = [place for group in groups for place in group.places if place not in shown]
         return Offer(
-            pieces=[*latest[:1], *quoted[:n_first], *latest[1:], *themes, *quoted[n_first:]],
+            pieces=[*quoted[:n_first], *latest, *themes, *quoted[n_first:]],
             sections=(THEMES, QUOTED, LATEST),
             left=Decisions(len(left), lambda at: _left(asked, left[at], relevant)),
         )
