@@ -142,6 +142,15 @@ class RetrievalSettings(_Group):
     chunks_per_session: Annotated[int, Field(ge=0)] = Field(3, description="chunks kept of each")
     recall_top_k: Annotated[int, Field(ge=0)] = Field(10, description="hits returned")
     neighbours: Annotated[int, Field(ge=0, le=10)] = Field(1, description="turns shown before and after a hit")
+    beside: Literal["none", "window", "summary"] = Field(
+        "window", description="profile fused: what counts beside a turn; its neighbours, or its session's summary"
+    )
+    coefficients: Path | None = Field(
+        None, description="profile fused: weights that 'turnstream fit' wrote; unset: the bundled ones"
+    )
+    reranker: str | None = Field(
+        None, description="a sentence-transformers cross-encoder by path, or by name in the local cache; loads torch"
+    )
     weight_strength: Ratio = Field(0.25, description="weight of memory strength")
     weight_similarity: Ratio = Field(0.35, description="weight of cosine similarity")
     weight_recency: Ratio = Field(0.10, description="weight of recency")

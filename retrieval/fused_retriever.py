@@ -18,7 +18,7 @@ from pipeline.ledger.reads import Ids, Vectors
 from pipeline.records import NEUTRAL, Mood, Scope
 from retrieval import passage_search
 from retrieval.embedded_question import Asked, ask
-from retrieval.fused.model import ranking_model
+from retrieval.fused.model import Models, bundled_models
 from retrieval.fused.passages import Floats
 from retrieval.fused.ranking import Coverage, rank
 from retrieval.memory_store import Moment, ScoredTrace, epoch_ms, time_range
@@ -46,6 +46,7 @@ class FusedRetriever:
         default_top_sessions: sessions named in the diagnostics, and given their best chunks by ``coverage``.
         default_chunks_per_session: chunks that ``coverage`` gives each of them.
         clock: gives epoch milliseconds; what "last May" is seen from.
+        models: rank; the bundled ones when None.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class FusedRetriever:
         default_chunks_per_session: int = 3,
         *,
         clock: Callable[[], int] | None = None,
+        models: Models | None = None,
     ) -> None:
         require_not_negative(
             default_top_sessions=default_top_sessions, default_chunks_per_session=default_chunks_per_session
@@ -67,6 +69,7 @@ class FusedRetriever:
         self._default_top_sessions = default_top_sessions
         self._default_chunks_per_session = default_chunks_per_session
         self._clock = clock or epoch_ms
+        self._models = models or bundled_models()
 
     def retrieve(  # noqa: PLR0913 - the same as the other profile's; all but two have defaults
         self,
@@ -108,7 +111,9 @@ class FusedRetriever:
         require_words(query)
         limits = time_range(after, before)
         now_ms = time_range(asked_at, None)[0]
-        retrieve = _Retrieve(scope, self._readers, self._embedder, self._clock() if now_ms is None else now_ms)
+        retrieve = _Retrieve(
+            scope, self._readers, self._embedder, self._models, self._clock() if now_ms is None else now_ms
+        )
         if recall_top_k == 0 or not retrieve.ask(query):
             return retrieve.finished([])
         n_ranked = recall_top_k if self._reranker is None else max(recall_top_k, RERANKED)
@@ -117,15 +122,37 @@ class FusedRetriever:
             ranked = retrieve.reread(ranked, self._reranker)
         return retrieve.finished(ranked[:recall_top_k])
 
+    def candidates(self, query: str, scope: Scope, *, asked_at: Moment | None = None) -> Found | None:
+        """Give everything ranking sees of a question, before it ranks; None when there is nothing to search.
+
+        Raises:
+            ValueError: a blank query, or a time that is none.
+            ModelMismatchError: the scope was written with another model than the embedder's.
+            ShardError: the scope's ledger is damaged.
+            TransientError: the ledger is locked; try again.
+        """
+        require_words(query)
+        now_ms = time_range(asked_at, None)[0]
+        retrieve = _Retrieve(
+            scope, self._readers, self._embedder, self._models, self._clock() if now_ms is None else now_ms
+        )
+        if not retrieve.ask(query):
+            return None
+        with self._readers.view(scope, self._embedder.model_key) as view:
+            return None if view is None else retrieve.found(view, (None, None), None)
+
 
 class _Retrieve:
     """One retrieve on its way, and what there is to say about it."""
 
-    def __init__(self, scope: Scope, readers: ShardReaders, embedder: QueryEmbedder, asked_ms: int) -> None:
+    def __init__(
+        self, scope: Scope, readers: ShardReaders, embedder: QueryEmbedder, models: Models, asked_ms: int
+    ) -> None:
         self._started = time.perf_counter()
         self._scope = scope
         self._readers = readers
         self._embedder = embedder
+        self._models = models
         self._asked_ms = asked_ms
         self._asked: Asked | None = None
         self._times: dict[str, float] = {}
@@ -151,20 +178,30 @@ class _Retrieve:
     ) -> list[ScoredTrace]:
         """Find and rank candidates; the best ``limit`` of them, ``n_each`` at least of each of the best sessions."""
         assert self._asked is not None
-        after_ms, before_ms = limits
         with self._readers.view(self._scope, self._embedder.model_key) as view:
             if view is None:  # forgotten meanwhile
                 return []
             vector = self._asked.embedded.vector
             also = best_of_sessions(view, vector, n_sessions, n_each) if n_each else None
-            found = passage_search.find(
-                view, self._asked, asked_ms=self._asked_ms, after_ms=after_ms, before_ms=before_ms, also=also
-            )
+            found = self.found(view, limits, also)
             started = time.perf_counter()
             ranked = self._scored(view, found, limit, n_sessions, n_each)
         self._note_found(found)
         self._times["scoring_ms"] = 1000 * (time.perf_counter() - started)
         return ranked
+
+    def found(self, view: View, limits: tuple[int | None, int | None], also: Ids | None) -> Found:
+        """Find the candidates between two times."""
+        assert self._asked is not None
+        return passage_search.find(
+            view,
+            self._asked,
+            asked_ms=self._asked_ms,
+            after_ms=limits[0],
+            before_ms=limits[1],
+            also=also,
+            with_summaries=self._models.needs_summaries,
+        )
 
     def reread(self, ranked: list[ScoredTrace], reranker: Reranker) -> list[ScoredTrace]:
         """Blend the reranker's relevance into the scores, and sort by them."""
@@ -194,25 +231,25 @@ class _Retrieve:
     def _scored(self, view: View, found: Found, limit: int, n_sessions: int, n_each: int) -> list[ScoredTrace]:
         """Rank and choose; best first."""
         has_tokens = len(found.passages.tokens) > 0 and len(found.question.token_vectors) > 0
+        model = self._models.with_tokens if has_tokens else self._models.without_tokens
         ranking = rank(
             found.question,
             found.passages,
-            ranking_model(with_tokens=has_tokens),
+            model,
             mean_words=found.mean_words,
             limit=limit,
             coverage=Coverage(n_sessions, n_each) if n_each else None,
         )
         self._answer_is_likely = ranking.answer_is_likely
         self._note_pool(found, ranking.all_scores)
-        names = ranking_model(with_tokens=has_tokens).features
         places = [found.places[row] for row in ranking.rows]
         self._name_sessions(places, ranking.probabilities, n_sessions)
-        parts = [dict(zip(names, row, strict=True)) for row in ranking.parts.tolist()]
+        parts = [dict(zip(model.features, row, strict=True)) for row in ranking.parts.tolist()]
         return _traces(view, places, ranking.probabilities, parts)
 
     def _note_pool(self, found: Found, scores: Floats) -> None:
         order = found.passages.candidates[np.argsort(-scores, kind="stable")]
-        self._stages["pool"] = tuple(found.places[row].trace_id for row in order)
+        self._stages["pool"] = tuple(found.places.trace_ids[order].tolist())
 
     def _name_sessions(self, places: Sequence[Place], probabilities: Floats, n: int) -> None:
         """Keep the best sessions, each with the score of its best passage."""

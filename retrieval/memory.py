@@ -21,9 +21,11 @@ from retrieval.cognitive_score import Weights
 from retrieval.context.context import ContextWriter
 from retrieval.context.entry import Outcome
 from retrieval.context.session_memory import SessionMemory, SessionStore
+from retrieval.fused.model import Models, models_of
 from retrieval.fused_retriever import FusedRetriever
 from retrieval.hits import Retrieval, to_hit
 from retrieval.memory_store import MemoryStore, Moment, epoch_ms
+from retrieval.passage_search import Found
 from retrieval.query_vector import QueryEmbedder
 from retrieval.reader import ShardReaders
 from retrieval.rerank import Reranker
@@ -54,13 +56,14 @@ class Memory:
         settings: defaults and weights of a retrieve.
         context: what session memory holds, and where.
         reranker: an optional second opinion.
+        models: rank for profile ``fused``; the settings' when None.
         clock: gives epoch milliseconds.
         max_open: shards kept open.
         busy_timeout_ms: longest wait for a locked ledger.
         model_survives_fork: False for a model with threads of its own, which a child does not inherit: it loads anew.
 
     Raises:
-        ConfigError: the store of session memory, or the template of its contexts, cannot be used.
+        ConfigError: coefficients, the store of session memory, or the template of its contexts, cannot be used.
     """
 
     def __init__(  # noqa: PLR0913 - all but two have defaults
@@ -71,6 +74,7 @@ class Memory:
         settings: RetrievalSettings | None = None,
         context: ContextSettings | None = None,
         reranker: Reranker | None = None,
+        models: Models | None = None,
         clock: Callable[[], int] | None = None,
         max_open: int = 256,
         busy_timeout_ms: int = 30_000,
@@ -81,6 +85,7 @@ class Memory:
         self._settings = settings or RetrievalSettings()
         self._weights = Weights(**{f.name: getattr(self._settings, f"weight_{f.name}") for f in fields(Weights)})
         self._reranker = reranker
+        self._models = models or models_of(self._settings.coefficients, self._settings.beside)
         self._clock = clock
         self._loading = threading.Lock()
         self._loaded: tuple[QueryEmbedder, int] | None = None
@@ -97,6 +102,11 @@ class Memory:
             lambda query, scope: self._sessions.search(query, scope, profile="keyword"),
         )
         self.context = self._contexts.context
+
+    @property
+    def threshold(self) -> float:
+        """The best score of profile ``fused`` below which a scope likely does not know the answer."""
+        return self._models.with_tokens.calibration.threshold
 
     @property
     def embedder(self) -> QueryEmbedder:
@@ -180,6 +190,18 @@ class Memory:
                 found = self._fused_retriever().retrieve(query, where, _valid_mood(mood), asked_at=asked_at, **wanted)
             return self._with_neighbours(found, where)
 
+    def candidates(self, query: str, scope: Scope, *, asked_at: Moment | None = None) -> Found | None:
+        """Give everything that profile ``fused`` would rank for a question; None when there is nothing to search.
+
+        Raises:
+            ValueError: a blank query, or a time that is none.
+            ModelMismatchError: the scope was written with another model than the settings name.
+            ShardError: the scope's ledger is damaged.
+            TransientError: the ledger is locked; try again.
+        """
+        with self._readers.gate.passing():
+            return self._fused_retriever().candidates(query, scope, asked_at=asked_at)
+
     def sessions(
         self, scope: Scope | str, *, profile: str = "best", exclude: str | Sequence[str] | None = None
     ) -> ScopeSessions:
@@ -258,6 +280,7 @@ class Memory:
             self._settings.top_sessions,
             self._settings.chunks_per_session,
             clock=self._clock,
+            models=self._models,
         )
 
     def _with_neighbours(self, found: SessionRetrieval, scope: Scope) -> Retrieval:
@@ -275,6 +298,7 @@ def open_memory(
     settings: Settings | None = None,
     embedder: QueryEmbedder | None = None,
     reranker: Reranker | None = None,
+    models: Models | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Memory:
     """Open the memory in a data folder; nothing is created and no model loaded yet.
@@ -283,11 +307,13 @@ def open_memory(
         data_dir: the data folder; the settings' when None.
         settings: those of this process; read from the environment when None.
         embedder: an embedding model that is loaded already, in place of the settings'.
-        reranker: an optional second opinion on the best traces.
+        reranker: an optional second opinion on the best traces; the settings' when None, which is loaded at once.
+        models: rank for profile ``fused``, in place of the settings'.
         clock: gives epoch milliseconds.
 
     Raises:
-        ConfigError: a setting is out of bounds or unknown, or session memory's store or template cannot be used.
+        ConfigError: a setting is out of bounds or unknown; or a reranker, coefficients, session memory's store or its
+            template cannot be used.
     """
     chosen = settings or load_settings(data_dir=None if data_dir is None else Path(data_dir))
     folder = chosen.data_dir if data_dir is None else Path(data_dir)
@@ -296,7 +322,8 @@ def open_memory(
         (lambda: embedder) if embedder is not None else lambda: _load_embedder(chosen, folder),
         settings=chosen.retrieval,
         context=chosen.context,
-        reranker=reranker,
+        reranker=reranker or _load_reranker(chosen.retrieval.reranker),
+        models=models,
         clock=clock,
         max_open=min(chosen.ledger.max_open, 256),
         busy_timeout_ms=chosen.ledger.busy_timeout_ms,
@@ -315,6 +342,14 @@ def _load_embedder(settings: Settings, data_dir: Path) -> QueryEmbedder:
         n_threads=settings.embedding.n_threads,
         batch_tokens=settings.embedding.batch_tokens,
     )
+
+
+def _load_reranker(model: str | None) -> Reranker | None:
+    if model is None:
+        return None
+    from retrieval.cross_encoder import CrossEncoderReranker  # noqa: PLC0415 - imports torch
+
+    return CrossEncoderReranker(model)
 
 
 def _valid_mood(mood: Mood | tuple[float, float, float]) -> Mood:

@@ -5,10 +5,11 @@ Reads one view of a shard and changes nothing; costs by what is found, not by th
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, overload
 
 import apsw
 import numpy as np
@@ -17,19 +18,21 @@ from pipeline.ledger import passage_reads, reads
 from pipeline.ledger.passage_reads import Turn
 from pipeline.ledger.reads import Ids, TraceRow
 from retrieval.embedded_question import Asked
-from retrieval.fused.passages import REACH, Bools, Passages, Question
-from retrieval.reader import View
+from retrieval.fused.passages import REACH, Bools, Floats, Passages, Question
+from retrieval.reader import SummaryVectors, View
 from retrieval.trace_search import Nearest
 
 N_NEAREST: Final = 50
 N_MATCHING: Final = 50
-"""Measured on LoCoMo's first five conversations: 50 of each find 84.2 % of the evidence in ten and 86.6 % in fifteen;
-30 find 84.0 and 86.2 %, and take a quarter less time."""
+"""Measured on LoCoMo's first five conversations, each left out of the fit: 50 of each find 84.7 % of the evidence in
+ten and 87.0 % in fifteen; 30 find 84.3 and 86.7 %, and take a sixth less time."""
 _CANDIDATE_REACH: Final = 1
 """How far from what was found another passage is a candidate too."""
 _CHUNKS_OF_TURN: Final = 3
 """Of a long turn that shares words with the question, so many chunks are looked at: those that share most."""
 _APART: Final = 1_000
+_OFFSET, _SESSION, _TIME, _, _, _ROLE, _SPEAKER, _ORDINAL, _TRACE, _, _ = range(11)
+"""Columns of a row of `passage_reads.Windows`."""
 
 
 class Place(NamedTuple):
@@ -39,6 +42,50 @@ class Place(NamedTuple):
     trace_id: int
     start: int
     stop: int
+
+
+class Places(Sequence[Place]):
+    """Where passages are, row by row; each is put together when it is asked for.
+
+    Attributes:
+        rows: as `passage_reads.Windows` has them.
+        trace_ids: ``(n,) int64``.
+        time_ms: ``(n,) int64``.
+    """
+
+    def __init__(self, rows: list[tuple[Any, ...]], trace_ids: Ids, time_ms: Ids) -> None:
+        self.rows = rows
+        self.trace_ids = trace_ids
+        self.time_ms = time_ms
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, row: int) -> Place: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[Place]: ...
+    def __getitem__(self, row: int | slice) -> Place | Sequence[Place]:
+        """Give one, or some."""
+        if isinstance(row, slice):
+            return Places(self.rows[row], self.trace_ids[row], self.time_ms[row])
+        fields = self.rows[row]
+        return Place(Turn(*fields[:_ORDINAL]), *fields[_ORDINAL + 1 :])
+
+    def kept(self, chosen: Ids) -> Places:
+        """Give those of some rows."""
+        return Places([self.rows[row] for row in chosen.tolist()], self.trace_ids[chosen], self.time_ms[chosen])
+
+    @property
+    def session_ids(self) -> list[str]:
+        """Name each one's session."""
+        return [row[_SESSION] for row in self.rows]
+
+    @property
+    def speakers(self) -> list[str]:
+        """Name who said each: the role when nobody is named."""
+        return [row[_SPEAKER] or row[_ROLE] for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +115,7 @@ class Found:
     question: Question
     passages: Passages
     mean_words: float
-    places: Sequence[Place]
+    places: Places
     n_near: int
     n_matching: int
     snapshot_problem: str
@@ -85,6 +132,7 @@ def find(
     before_ms: int | None = None,
     also: Ids | None = None,
     sought: Sought | None = None,
+    with_summaries: bool = False,
 ) -> Found:
     """Find the candidates for a question.
 
@@ -96,6 +144,7 @@ def find(
         before_ms: no candidate was said after this time.
         also: traces that are candidates whatever they say.
         sought: taken in place of a search of one's own.
+        with_summaries: bring the vectors of their sessions' summaries, too.
 
     Raises:
         DimensionMismatchError: the question's vector has another dimension than the shard's.
@@ -128,6 +177,9 @@ def find(
     )
     found = near.traces if also is None else [*near.traces, *reads.traces(connection, also)]
     passages, places = _Loading(connection, found, matching, question).load(after_ms, before_ms)
+    if with_summaries:
+        summaries = _summaries(view.summary_vectors(asked.embedded.vector), places)
+        passages = dataclasses.replace(passages, summaries=summaries)
     return Found(
         question=question,
         passages=passages,
@@ -139,6 +191,17 @@ def find(
         vector_ms=1000 * (searched - started),
         words_ms=words_ms,
     )
+
+
+def _summaries(known: SummaryVectors, places: Places) -> Floats:
+    """Give the summary of each session, in the order of the places; zeros where there is none."""
+    row_of = {session_id: row for row, session_id in enumerate(known.session_ids)}
+    sessions = list(dict.fromkeys(places.session_ids))
+    found = np.zeros((len(sessions), known.vectors.shape[1]), np.float32)
+    for row, session_id in enumerate(sessions):
+        if session_id in row_of:
+            found[row] = known.vectors[row_of[session_id]]
+    return found
 
 
 class _Loading:
@@ -153,56 +216,35 @@ class _Loading:
         self._traces = {row.trace_id for row in near}
         self._turns = np.array(sorted({row.turn_offset for row in near} | self._matching), dtype=np.int64)
 
-    def load(self, after_ms: int | None, before_ms: int | None) -> tuple[Passages, list[Place]]:
+    def load(self, after_ms: int | None, before_ms: int | None) -> tuple[Passages, Places]:
         """Give the candidates between two times with their neighbours."""
         windows = passage_reads.windows(self._connection, self._turns, REACH)
-        places, session, place = self._in_order(windows)
+        places, session, place = _in_order(windows)
         is_found = self._found(places)
-        time_ms = np.fromiter((p.turn.timestamp_ms for p in places), np.int64, len(places))
         is_candidate = _spread(is_found, session, place, _CANDIDATE_REACH)
-        is_candidate &= (time_ms >= after_ms) if after_ms is not None else True
-        is_candidate &= (time_ms <= before_ms) if before_ms is not None else True
+        is_candidate &= (places.time_ms >= after_ms) if after_ms is not None else True
+        is_candidate &= (places.time_ms <= before_ms) if before_ms is not None else True
         kept = np.flatnonzero(_spread(is_candidate, session, place, REACH))
         is_close = _spread(is_candidate, session, place, 1)[kept]
-        places = [places[i] for i in kept]
+        places = places.kept(kept)
         return self._passages(places, session[kept], place[kept], is_close, is_candidate[kept]), places
 
-    @staticmethod
-    def _in_order(windows: passage_reads.Windows) -> tuple[list[Place], Ids, Ids]:
-        """List the chunks in order, and number sessions and places; 0 is the first place of a session."""
-        places: list[Place] = []
-        sessions: list[int] = []
-        numbers: list[int] = []
-        session, number = -1, _APART
-        last = None
-        for turn, is_joined, is_first in zip(*windows, strict=True):
-            if turn.session_id != last:
-                session, last = session + 1, turn.session_id
-            if is_first:
-                number = 0
-            elif not is_joined:
-                number += _APART
-            for _, trace_id, start, stop in turn.chunks:
-                places.append(Place(turn, trace_id, start, stop))
-                sessions.append(session)
-                numbers.append(number)
-                number += 1
-        return places, np.array(sessions, dtype=np.int64), np.array(numbers, dtype=np.int64)
-
-    def _found(self, places: Sequence[Place]) -> Bools:
+    def _found(self, places: Places) -> Bools:
         """Tell which passages were found; of a long turn with words of the question, the chunks that have them."""
-        is_found = np.fromiter((p.trace_id in self._traces for p in places), np.bool_, len(places))
+        traces, matching = self._traces, self._matching
+        is_found = np.array([trace_id in traces for trace_id in places.trace_ids.tolist()], np.bool_)
         of_turn: dict[int, list[int]] = {}
-        for row, place in enumerate(places):
-            if place.turn.turn_offset in self._matching:
-                of_turn.setdefault(place.turn.turn_offset, []).append(row)
+        for row, fields in enumerate(places.rows):
+            if fields[_OFFSET] in matching:
+                of_turn.setdefault(fields[_OFFSET], []).append(row)
         is_found[[row for rows in of_turn.values() if len(rows) <= _CHUNKS_OF_TURN for row in rows]] = True
         long = [rows for rows in of_turn.values() if len(rows) > _CHUNKS_OF_TURN]
         if not long:
             return is_found
-        shared = self._shared([places[row].trace_id for rows in long for row in rows])
+        ids = places.trace_ids.tolist()
+        shared = self._shared([ids[row] for rows in long for row in rows])
         for rows in long:
-            is_found[sorted(rows, key=lambda row: -shared[places[row].trace_id])[:_CHUNKS_OF_TURN]] = True
+            is_found[sorted(rows, key=lambda row: -shared[ids[row]])[:_CHUNKS_OF_TURN]] = True
         return is_found
 
     def _shared(self, trace_ids: list[int]) -> dict[int, float]:
@@ -217,16 +259,14 @@ class _Loading:
             for trace_id in trace_ids
         }
 
-    def _passages(
-        self, places: Sequence[Place], session: Ids, place: Ids, is_close: Bools, is_candidate: Bools
-    ) -> Passages:
-        ids = np.fromiter((p.trace_id for p in places), np.int64, len(places))
+    def _passages(self, places: Places, session: Ids, place: Ids, is_close: Bools, is_candidate: Bools) -> Passages:
+        ids = places.trace_ids
         by_id = np.argsort(ids)
-        close = np.sort(ids[is_close])
         words = passage_reads.words_of(self._connection, ids[by_id])
-        kept_words = [words.get(i, (b"", 0)) for i in ids.tolist()]
+        nothing = (b"", 0)
+        kept_words = [words.get(i, nothing) for i in ids.tolist()]
         n_numbers = self._question.token_vectors.shape[1]
-        tokens = passage_reads.tokens_of(self._connection, close) if n_numbers else {}
+        tokens = passage_reads.tokens_of(self._connection, np.sort(ids[is_close])) if n_numbers else {}
         kept_tokens = [tokens.get(i, b"") for i in ids.tolist()]
         dimension = self._question.vector.shape[0]
         vectors = np.zeros((len(places), dimension), np.float32)
@@ -235,16 +275,37 @@ class _Loading:
         return Passages(
             session=session,
             place=place,
-            speaker=[p.turn.speaker or p.turn.role for p in places],
-            time_ms=np.fromiter((p.turn.timestamp_ms for p in places), np.int64, len(places)),
-            marks=np.fromiter((marks for _, marks in kept_words), np.int64, len(places)),
+            speaker=places.speakers,
+            time_ms=places.time_ms,
+            marks=np.array([marks for _, marks in kept_words], np.int64),
             vectors=vectors,
-            words=np.frombuffer(b"".join(blob for blob, _ in kept_words), "<u4").astype(np.uint32, copy=False),
+            words=np.frombuffer(b"".join([blob for blob, _ in kept_words]), "<u4").astype(np.uint32, copy=False),
             word_ends=np.cumsum([len(blob) // 4 for blob, _ in kept_words], dtype=np.int64),
             tokens=np.frombuffer(b"".join(kept_tokens), np.int8).reshape(-1, max(n_numbers, 1)),
             token_ends=np.cumsum([len(blob) // max(n_numbers, 1) for blob in kept_tokens], dtype=np.int64),
             candidates=np.flatnonzero(is_candidate),
         )
+
+
+def _in_order(windows: passage_reads.Windows) -> tuple[Places, Ids, Ids]:
+    """Number the sessions of the chunks, and their places; 0 is the first place of a session."""
+    rows = windows.rows
+    sessions = [row[_SESSION] for row in rows]
+    is_new = np.array([one != other for one, other in zip(sessions, [None, *sessions], strict=False)], np.bool_)
+    is_chunk = np.array([row[_TRACE] is not None for row in rows], np.bool_)
+    gaps = np.where(windows.is_joined, 0, _APART).cumsum()
+    starts = np.flatnonzero(is_new)
+    session = is_new.cumsum() - 1
+    number = gaps + is_chunk.cumsum() - is_chunk
+    begins = number[starts] - np.where(np.array(windows.is_first, np.bool_)[starts], 0, _APART)
+    place = number - begins[session]
+    kept = [row for row in rows if row[_TRACE] is not None]
+    places = Places(
+        kept,
+        np.array([row[_TRACE] for row in kept], np.int64),
+        np.array([row[_TIME] for row in kept], np.int64),
+    )
+    return places, session[is_chunk].astype(np.int64), place[is_chunk].astype(np.int64)
 
 
 def _spread(chosen: Bools, session: Ids, place: Ids, reach: int) -> Bools:

@@ -65,13 +65,21 @@ class TorchEmbedder:
         return projection.of_states(np.concatenate(self._pass(projection.texts())[1]))
 
     def _pass(self, texts: Sequence[str]) -> tuple[Floats, list[Floats]]:
-        """Give vectors, and each text's states (t, d) without those of [CLS] and [SEP]."""
-        answers: Any = self._model.encode(
-            list(texts), batch_size=MAX_BATCH_ROWS, output_value=None, show_progress_bar=False
-        )
-        vectors = np.stack([answer["sentence_embedding"].numpy() for answer in answers]).astype(np.float32)
-        states = [
-            answer["token_embeddings"][: int(answer["attention_mask"].sum())].numpy()[1:-1].astype(np.float32)
-            for answer in answers
-        ]
+        """Give vectors, and each text's states (t, d) without those of [CLS] and [SEP].
+
+        Why not `encode` with all outputs: it fails on a batch of more than four texts (5.7 takes the name of the
+        input's kind apart by the letter).
+        """
+        import torch  # noqa: PLC0415 - loaded with the model
+
+        vectors = np.empty((len(texts), self.dimension), np.float32)
+        states: list[Floats] = [np.empty((0, self.dimension), np.float32)] * len(texts)
+        order = np.argsort([len(text) for text in texts], kind="stable")
+        for start in range(0, len(texts), MAX_BATCH_ROWS):
+            rows = order[start : start + MAX_BATCH_ROWS]
+            with torch.inference_mode():
+                found: Any = self._model(self._model.preprocess([texts[row] for row in rows]))
+            vectors[rows] = found["sentence_embedding"].numpy()
+            for row, of_text, mask in zip(rows, found["token_embeddings"], found["attention_mask"], strict=True):
+                states[row] = of_text[mask.bool()].numpy()[1:-1].astype(np.float32)
         return normalise(reject_non_numbers(vectors, self.model_key)), states

@@ -22,7 +22,7 @@ _MOST_SPEAKERS: Final = 500
 
 
 class Turn(NamedTuple):
-    """A turn with the places of its chunks: (ordinal, trace id, start, stop) of each, in order."""
+    """A turn without its text."""
 
     turn_offset: int
     session_id: str
@@ -31,19 +31,21 @@ class Turn(NamedTuple):
     turn_id: str
     role: str
     speaker: str | None
-    chunks: list[tuple[int, int, int, int]]
 
 
 class Windows(NamedTuple):
-    """Turns with what stands around them.
+    """Turns with what stands around them, in session order, one session after the other.
 
     Attributes:
-        turns: in session order, one session after the other.
-        is_joined: whether a turn follows directly on the one before it in the list.
-        is_first: whether a turn is the first of its session.
+        rows: the fields of a `Turn`, then ordinal, trace id, start and stop of a chunk; one row for each of a turn's
+            chunks, in order, and one without them for a turn that has none.
+        is_joined: whether a row's turn is the one before it, or follows directly on it.
+        is_first: whether a row's turn is the first of its session.
+
+    Why plain rows: of some hundred read for a question, ten are shown.
     """
 
-    turns: list[Turn]
+    rows: list[tuple[Any, ...]]
     is_joined: list[bool]
     is_first: list[bool]
 
@@ -108,20 +110,22 @@ def windows(connection: apsw.Connection, turn_offsets: Ids, n: int) -> Windows:
     """Fetch turns with up to ``n`` turns before and after each in its session."""
     if not turn_offsets.size:
         return Windows([], [], [])
+    found: Any = connection.execute(NEIGHBOURS, (carray(turn_offsets), n)).fetchall()
+    befores = json.loads(f"[{','.join(before for _, before, _ in found)}]")  # one text: a hundred cost much more
+    afters = json.loads(f"[{','.join(after for _, _, after in found)}]")
     follows: set[tuple[int, int]] = set()
     firsts: set[int] = set()
     wanted: set[int] = set()
-    rows: Any = connection.execute(NEIGHBOURS, (carray(turn_offsets), n))
-    for offset, before, after in rows:
-        earlier = json.loads(before)
-        run = [*earlier[::-1], offset, *json.loads(after)]
+    for (offset, _, _), before, after in zip(found, befores, afters, strict=True):
+        run = [*before[::-1], offset, *after]
         wanted.update(run)
         follows.update(pairwise(run))
-        if len(earlier) < n:
+        if len(before) < n:
             firsts.add(run[0])
-    found = _turns(connection, np.array(sorted(wanted), dtype=np.int64))
-    is_joined = [False] + [(a.turn_offset, b.turn_offset) in follows for a, b in pairwise(found)]
-    return Windows(found, is_joined[: len(found)], [turn.turn_offset in firsts for turn in found])
+    rows = _chunks(connection, np.array(sorted(wanted), dtype=np.int64))
+    offsets = [row[0] for row in rows]
+    is_joined = [False, *(a == b or (a, b) in follows for a, b in pairwise(offsets))]
+    return Windows(rows, is_joined[: len(rows)], [offset in firsts for offset in offsets])
 
 
 def words_of(connection: apsw.Connection, trace_ids: Ids) -> dict[int, tuple[bytes, int]]:
@@ -159,28 +163,19 @@ def traces_of_sessions(
     return {session_id: np.array(json.loads(ids), dtype=np.int64) for session_id, ids in rows}
 
 
-def _turns(connection: apsw.Connection, turn_offsets: Ids) -> list[Turn]:
-    found: list[Turn] = []
+def _chunks(connection: apsw.Connection, turn_offsets: Ids) -> list[tuple[Any, ...]]:
     rows: Any = connection.execute(
         "SELECT u.turn_offset, session_id, timestamp_ms, turn_index, turn_id, role, speaker,"
         " ordinal, trace_id, start, stop"
         " FROM carray(?) wanted CROSS JOIN turns u ON u.turn_offset = wanted.value"
         " LEFT JOIN traces t ON t.turn_offset = u.turn_offset",
         (carray(turn_offsets),),
-    )
-    for row in rows:
-        if not found or found[-1][0] != row[0]:
-            found.append(Turn._make((*row[:7], [])))
-        if row[8] is not None:
-            found[-1][7].append(row[7:])
-    for turn in found:
-        if len(turn[7]) > 1:
-            turn[7].sort()
-    found.sort(key=_IN_ORDER)
-    return found
+    ).fetchall()
+    rows.sort(key=_IN_ORDER)
+    return list(rows)
 
 
-_IN_ORDER: Final = itemgetter(1, 2, 3, 4)
+_IN_ORDER: Final = itemgetter(1, 2, 3, 4, 7)
 
 
 def _varints(record: bytes) -> list[int]:

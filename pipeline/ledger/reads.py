@@ -247,7 +247,7 @@ def _ids_and_vectors(rows: list[Any], dimension: int) -> tuple[Ids, Vectors]:
 
 
 def _vectors(blobs: list[bytes], dimension: int) -> Vectors:
-    if any(len(blob) != 2 * dimension for blob in blobs):
+    if set(map(len, blobs)) - {2 * dimension}:
         raise ShardError(f"a vector is not of {dimension} float16 numbers; restore the ledger from a backup")
     return np.frombuffer(b"".join(blobs), dtype="<f2").reshape(len(blobs), dimension).astype(np.float32)
 

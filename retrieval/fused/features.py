@@ -28,9 +28,14 @@ MEANINGS: Final[Mapping[str, str]] = {
     "month": "1 inside the month, season or other span of days the question names, 0.4 up to 15 days after",
     "year": "1 inside the year the question names",
     "dense": "cosine of its vector with the question's",
+    "dense_with_summary": "cosine of the question's vector with its own plus half of its session's summary's",
+    "summary": "cosine of its session's summary with the question; 0 when there is none",
+    "bm25": "BM25 of the question's words without speakers' names",
     "bm25_wide": "BM25 of the question's words without speakers' names, over it and two passages on either side",
     "maxsim": "for each token of the question the cosine of its nearest token, on average",
     "maxsim_rare": "for each token of the question the cosine of its nearest token, weighted by rarity in the scope",
+    "maxsim_with_previous": "for each token of the question the nearest in it or the passage before, on average",
+    "maxsim_rare_wide": "for each token of the question the nearest in a window of five passages, weighted by rarity",
     "maxsim_around": "for each token of the question the nearest token in it or a passage on either side, on average",
     "session_maxsim": "mean of its session's best three passages by maxsim_rare with the passages on either side",
     "session_words": "share of the question's words, by rarity, that its session's passages at hand have together",
@@ -43,12 +48,24 @@ _WHEN: Final = re.compile(
     re.IGNORECASE,
 )
 _BEST_OF_SESSION: Final = 3
+_SUMMARY_SHARE: Final = np.float32(0.5)
+_AROUND: Final = (-1, 1)
 _WIDE: Final = (-2, -1, 1, 2)
 
 
 def known_features() -> frozenset[str]:
     """Name all features."""
     return frozenset(MEANINGS) | {name + STANDING for name in MEANINGS}
+
+
+def needs_tokens(name: str) -> bool:
+    """Tell whether a feature compares token vectors."""
+    return "maxsim" in name
+
+
+def needs_summaries(name: str) -> bool:
+    """Tell whether a feature looks at the summaries of sessions."""
+    return "summary" in name
 
 
 def meaning_of(name: str) -> str:
@@ -126,6 +143,24 @@ class Evidence:
         return np.asarray(self._passages.vectors @ self._question.vector, np.float32)
 
     @cached_property
+    def dense_with_summary(self) -> Floats:
+        """Likeness of meaning, of it within its session."""
+        summaries = self._passages.summary_rows
+        together = self._passages.vectors + _SUMMARY_SHARE * summaries
+        norms = np.sqrt(np.einsum("nd,nd->n", together, together)).clip(min=1e-6)
+        return np.asarray(together @ self._question.vector / norms, np.float32)
+
+    @cached_property
+    def summary(self) -> Floats:
+        """Likeness of meaning, of its session."""
+        return np.asarray(self._passages.summary_rows @ self._question.vector, np.float32)
+
+    @cached_property
+    def bm25(self) -> Floats:
+        """Words in it."""
+        return lexical.bm25(self._counts, self._passages.n_words, self._weights, self._mean_words)
+
+    @cached_property
     def bm25_wide(self) -> Floats:
         """Words in a window of five."""
         passages = self._passages
@@ -150,6 +185,18 @@ class Evidence:
     def maxsim_around(self) -> Floats:
         """Tokens, in a window of three."""
         return late_interaction.weighted_mean(self._nearest_around, np.ones(self._nearest.shape[1]))
+
+    @cached_property
+    def maxsim_with_previous(self) -> Floats:
+        """Tokens, of it as an answer to what was said before."""
+        both = self._passages.best_near(self._nearest, (-1,))
+        return late_interaction.weighted_mean(both, np.ones(both.shape[1]))
+
+    @cached_property
+    def maxsim_rare_wide(self) -> Floats:
+        """Tokens by rarity, in a window of five; of passages two away, those whose tokens are at hand."""
+        wide = self._passages.best_near(self._nearest, _WIDE)
+        return late_interaction.weighted_mean(wide, self._question.token_weights)
 
     @cached_property
     def session_maxsim(self) -> Floats:
@@ -193,7 +240,7 @@ class Evidence:
 
     @cached_property
     def _nearest_around(self) -> Floats:
-        return self._passages.best_near(self._nearest)
+        return self._passages.best_near(self._nearest, _AROUND)
 
     def _marked(self, mark: Mark) -> Floats:
         return (self._passages.marks & mark > 0).astype(np.float32)

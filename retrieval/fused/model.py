@@ -1,28 +1,31 @@
 """The fitted model: a weighted sum of named features, and the probability that follows from it.
 
 The weights are files to be read: ``coefficients.toml`` in this package, and ``coefficients_without_tokens.toml`` for
-a scope whose model gives no token vectors. ``workers.fused_fit`` writes such a file from labelled questions.
+a scope whose model gives no token vectors; the same for each other way to look beside a turn. ``turnstream fit``
+writes such a file from labelled questions.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from pipeline.errors import ConfigError
-from retrieval.fused.features import known_features
+from retrieval.fused.features import known_features, needs_summaries, needs_tokens
 from retrieval.fused.passages import Floats
 
 FORMAT: Final = 1
-WITH_TOKENS: Final = "coefficients.toml"
-WITHOUT_TOKENS: Final = "coefficients_without_tokens.toml"
+BESIDE: Final = ("none", "window", "summary")
+"""What may count beside a turn: nothing, its neighbours and its session's best, or its session's summary."""
 SPEAKER: Final = "speaker"
 
 
@@ -83,29 +86,68 @@ class Model:
         return np.asarray(1 / (1 + np.exp(-exponent)), np.float32)
 
 
-@functools.cache
 def ranking_model(*, with_tokens: bool = True) -> Model:
-    """Give the bundled ranking model, for questions and passages with token vectors or without; read once."""
-    return load_model(with_tokens=with_tokens)
+    """Give the bundled model for questions and passages with token vectors, or without."""
+    models = bundled_models()
+    return models.with_tokens if with_tokens else models.without_tokens
 
 
-def load_model(path: Path | None = None, *, with_tokens: bool = True) -> Model:
-    """Read a file of coefficients; a bundled one when ``path`` is None.
+class Models(NamedTuple):
+    """The model for questions and passages that have token vectors, and the one for those that have none."""
+
+    with_tokens: Model
+    without_tokens: Model
+
+    @property
+    def needs_summaries(self) -> bool:
+        """Whether either looks at the summaries of sessions."""
+        return any(needs_summaries(name) for model in self for name in model.features)
+
+
+@functools.cache
+def bundled_models(beside: str = "window") -> Models:
+    """Give the bundled models, read once.
 
     Args:
-        path: a file that ``workers.fused_fit`` wrote.
-        with_tokens: which of the bundled ones.
+        beside: what counts beside a turn, one of `BESIDE`.
+    """
+    middle = "" if beside == "window" else f"_{beside}"
+    files = resources.files("retrieval.fused")
+    return Models(*(_load(files / f"coefficients{middle}{end}.toml") for end in ("", "_without_tokens")))
+
+
+def models_of(path: Path | None, beside: str = "window") -> Models:
+    """Give the models a file of coefficients makes, or the bundled ones without a file.
+
+    Where there are no token vectors the file counts if it does without them; else the bundled model does.
 
     Raises:
-        ConfigError: it cannot be read, or names a feature that does not exist.
+        ConfigError: the file cannot be read, or names a feature that does not exist.
     """
-    bundled = resources.files("retrieval.fused").joinpath(WITH_TOKENS if with_tokens else WITHOUT_TOKENS)
-    source = bundled if path is None else path
+    if path is None:
+        return bundled_models(beside)
+    model = load_model(path)
+    if any(needs_tokens(name) for name in model.features):
+        return Models(model, bundled_models(beside).without_tokens)
+    return Models(model, model)
+
+
+def load_model(path: Path) -> Model:
+    """Read coefficients that `turnstream fit` wrote.
+
+    Raises:
+        ConfigError: the file cannot be read, or names a feature that does not exist.
+    """
+    return _load(path)
+
+
+def _load(source: Traversable) -> Model:
     try:
         return _model(tomllib.loads(source.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{source} is no file of coefficients ({error!r}); write one with workers.fused_fit, or leave it out"
+            f"{source} is no file of coefficients ({error!r}); write one with 'turnstream fit',"
+            " or unset TURNSTREAM_RETRIEVAL__COEFFICIENTS"
         ) from error
 
 
@@ -115,4 +157,7 @@ def _model(read: dict[str, Any]) -> Model:
     weights = {str(name): float(entry["weight"]) for name, entry in read["features"].items()}
     if unknown := sorted(weights.keys() - known_features()):
         raise ValueError(f"no such feature: {', '.join(unknown)}")
-    return Model(weights, Calibration(**{str(k): float(v) for k, v in read["calibration"].items()}))
+    calibration = {str(name): float(value) for name, value in read["calibration"].items()}
+    if not weights or not all(map(math.isfinite, (*weights.values(), *calibration.values()))):
+        raise ValueError("a weight is missing or no number")
+    return Model(weights, Calibration(**calibration))

@@ -69,6 +69,8 @@ class Passages:
         tokens: ``(m, p) int8``, all token vectors one after the other, times 127.
         token_ends: ``(n,) int64``, where each passage's tokens end.
         candidates: ``(c,) int64``, the rows to be ranked; others are their neighbours.
+        summaries: ``(s, d) float32, rows L2-normalised``, of each session's summary, in the order of the rows; zeros
+            for a session without one; None when nobody wants them.
     """
 
     session: Ints
@@ -82,6 +84,7 @@ class Passages:
     tokens: npt.NDArray[np.int8]
     token_ends: Ints
     candidates: Ints
+    summaries: Floats | None = None
 
     @property
     def n(self) -> int:
@@ -104,6 +107,11 @@ class Passages:
             return np.empty(0, np.int64)
         return np.concatenate(([0], np.cumsum(self.session[1:] != self.session[:-1]))).astype(np.int64)
 
+    @property
+    def summary_rows(self) -> Floats:
+        """Each passage's session's summary: ``(n, d) float32``; zeros where there is none."""
+        return np.zeros_like(self.vectors) if self.summaries is None else self.summaries[self.session_rows]
+
     def has_neighbour(self, offset: int) -> Bools:
         """Tell which passages have one at this distance, behind (negative) or ahead: ``(n,) bool``."""
         found = np.zeros(self.n, np.bool_)
@@ -125,10 +133,10 @@ class Passages:
             total[near] += values[far] * has.reshape(-1, *[1] * (values.ndim - 1))
         return total
 
-    def best_near(self, values: Floats) -> Floats:
-        """Give to each passage the greatest of its own value and its two neighbours': ``(n, …) float32``."""
+    def best_near(self, values: Floats, offsets: Sequence[int]) -> Floats:
+        """Give to each passage the greatest of its own value and its neighbours' at these distances: ``(n, …)``."""
         best = values.copy()
-        for offset in (-1, 1):
+        for offset in offsets:
             rows = np.flatnonzero(self.has[offset])
             best[rows] = np.maximum(best[rows], values[rows + offset])
         return best

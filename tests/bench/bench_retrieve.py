@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,26 @@ def bench(n_traces: int, embedder: Embedder, n_rounds: int) -> None:
                 load=os.getloadavg()[0],
                 **_ask(memory, embedder, index, limits, n_rounds),
             )
+        report("retrieve_profiles", n_traces=n_traces, load=os.getloadavg()[0], **_compare(memory, n_rounds))
         memory.close()
+
+
+def _compare(memory: Memory, n_rounds: int) -> dict[str, Any]:
+    """Ask with both profiles in turn; in processor time, which others' work disturbs less, and by the clock."""
+    taken: dict[str, list[tuple[float, float]]] = {"fused": [], "session": []}
+    for number in range(-1, n_rounds):
+        for place, question in enumerate(QUESTIONS):
+            for profile in ("fused", "session") if (number + place) % 2 else ("session", "fused"):
+                used = time.process_time()
+                by_clock = _milliseconds(partial(memory.retrieve, question, SCOPE, profile=profile))
+                if number >= 0:
+                    taken[profile].append((1000 * (time.process_time() - used), by_clock))
+    times = {profile: np.percentile(found, [50, 95], axis=0) for profile, found in taken.items()}
+    return {
+        "ratio_cpu_p50_p95": (times["fused"] / times["session"])[:, 0].round(2).tolist(),
+        "ratio_p50_p95": (times["fused"] / times["session"])[:, 1].round(2).tolist(),
+        **{f"{profile}_cpu_ms_p50_p95": found[:, 0].round(1).tolist() for profile, found in times.items()},
+    }
 
 
 def _ask(memory: Memory, embedder: Embedder, index: Any, limits: dict[str, float], n_rounds: int) -> dict[str, Any]:

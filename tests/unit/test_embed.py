@@ -196,6 +196,11 @@ embedder = load_embedder(
 )
 assert embedder.max_tokens == 254 and embedder.embed([]).shape == (0, 384)
 print(embedder.model_key)
+texts = [f"Number {i}. " + "Something else. " * (i * 7 % 5) for i in range(20)]
+vectors, tokens = embedder.embed_with_tokens(texts)
+assert np.allclose(vectors, embedder.embed(texts), atol=1e-5)
+lengths = [len(embedder.tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+assert [len(of_text) for of_text in tokens] == lengths
 np.save(sys.argv[2], embedder.embed(["A cat sat on the mat.", "", "word " * 900, "Thunder!"]))
 """
 

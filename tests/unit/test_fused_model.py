@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
-from retrieval.fused.model import Calibration, Model, load_model
+from retrieval.fused.model import BESIDE, Calibration, Model, bundled_models, load_model
 from retrieval.fused.ranking import Coverage, rank
 from tests.questions import passages, question
 from workers.fused_fit import Example, calibrate, fit_weights, scores_without_own_scope, write_coefficients
@@ -30,13 +30,15 @@ def examples(n: int, rng: np.random.Generator) -> list[Example]:
     return made
 
 
-@pytest.mark.parametrize("with_tokens", [True, False])
-def test_the_bundled_coefficients_are_read(*, with_tokens: bool) -> None:
+@pytest.mark.parametrize("beside", BESIDE)
+def test_the_bundled_coefficients_are_read(beside: str) -> None:
     """They come with the package, and a question mark speaks against a hit."""
-    model = load_model(with_tokens=with_tokens)
-    assert model.weights["asks"] < 0 < model.weights["speaker"]
-    assert any("maxsim" in name for name in model.features) is with_tokens
-    assert 0 < model.calibration.threshold < 0.5
+    models = bundled_models(beside)
+    for model in models:
+        assert model.weights["asks"] < 0 < model.weights["speaker"]
+        assert 0 < model.calibration.threshold < 0.5
+    assert any("maxsim" in name for name in models.with_tokens.features)
+    assert not any("maxsim" in name for name in models.without_tokens.features)
 
 
 def test_a_probability_is_the_logistic_of_a_sum() -> None:
@@ -120,6 +122,6 @@ def test_ranking_gives_the_best_first_with_the_parts_of_its_score() -> None:
 
 def test_nothing_at_hand_is_no_hit() -> None:
     """An empty scope is not an error."""
-    ranking = rank(question("cat"), passages(), load_model(), mean_words=0, limit=5)
+    ranking = rank(question("cat"), passages(), bundled_models().with_tokens, mean_words=0, limit=5)
     assert ranking.rows.tolist() == []
     assert not ranking.answer_is_likely

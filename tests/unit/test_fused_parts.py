@@ -50,7 +50,8 @@ def test_neighbours_end_with_the_session_and_at_a_gap() -> None:
     found = passages("a", "b", "c", "d", "e", session=np.array([1, 1, 1, 2, 2]), place=np.array([0, 1, 5, 0, 1]))
     values = np.float32([1, 2, 4, 8, 16])
     assert found.summed(values, (-1, 1)).tolist() == [3, 3, 4, 24, 24]
-    assert found.best_near(values).tolist() == [2, 2, 4, 16, 16]
+    assert found.best_near(values, (-1, 1)).tolist() == [2, 2, 4, 16, 16]
+    assert found.best_near(values, (-1,)).tolist() == [1, 2, 4, 8, 16]
     assert found.session_rows.tolist() == [0, 0, 0, 1, 1]
 
 

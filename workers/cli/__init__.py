@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, context, demo, evaluate, examine, feed, forget, operate, past
+from workers.cli import ask, common, context, demo, evaluate, examine, feed, fit, forget, operate, past
 
 app = typer.Typer(
     name="turnstream",
@@ -25,6 +25,7 @@ for verb in (
     operate.wait,
     ask.retrieve,
     evaluate.evaluate,
+    fit.fit,
     past.search,
     past.window,
     past.recent,

@@ -13,7 +13,7 @@ from retrieval import Retrieval
 from retrieval.memory import PROFILES
 from workers import shown
 from workers.cli import common
-from workers.cli.reading import After, Before, memory_of
+from workers.cli.reading import After, Before, Reranker, memory_of, with_reranker
 
 _TEXT_SHOWN = 240
 
@@ -26,13 +26,14 @@ def retrieve(
     chunks_per_session: Annotated[int | None, typer.Option(min=0, help="Chunks kept of each.")] = None,
     profile: Annotated[str, typer.Option(help=f"How: {' or '.join(PROFILES)}.")] = "fused",
     coverage: Annotated[bool, typer.Option("--coverage", help="Give each of the best sessions its chunks.")] = False,
+    reranker: Reranker = None,
     after: After = None,
     before: Before = None,
     data_dir: common.DataDir = None,
     as_json: common.AsJson = False,
 ) -> None:
     """Find what was said about a query, in one scope."""
-    with memory_of(common.settings_of(data_dir)) as memory:
+    with memory_of(with_reranker(common.settings_of(data_dir), reranker)) as memory:
         found = memory.retrieve(
             query,
             common.scope_of(scope),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from pipeline import log
@@ -16,6 +15,8 @@ from pipeline.settings import Settings
 from retrieval.memory import PROFILES
 from workers import evaluate as evaluation
 from workers.cli import common
+from workers.cli.bars import Bars
+from workers.cli.reading import Reranker, with_reranker
 from workers.demo import running
 from workers.evaluate import FORMATS, Evaluation, context, context_html
 from workers.evaluate.context_run import Comparison
@@ -30,6 +31,10 @@ def evaluate(
     form: Annotated[str, typer.Option("--format", help=f"One of: {', '.join(FORMATS)}.")],
     profile: Annotated[str, typer.Option(help=f"How: {' or '.join(PROFILES)}.")] = "fused",
     coverage: Annotated[bool, typer.Option("--coverage", help="Give each of the best sessions its chunks.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare-beside", help="Ask with each kind of context beside a turn.")
+    ] = False,
+    reranker: Reranker = None,
     scope: common.OptionalScopeKey = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask so many questions of each scope at most.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report with charts to this file.")] = None,
@@ -54,14 +59,14 @@ def evaluate(
         raise ConfigError(f"--profile {profile!r} does not exist; use one of {', '.join(PROFILES)}")
     if html is not None and not html.parent.is_dir():
         raise ConfigError(f"--html {html}: there is no folder {html.parent}")
-    settings = common.settings_of(data_dir)
+    settings = with_reranker(common.settings_of(data_dir), reranker)
     log.configure("warning", settings.log_format)
     if of_context:
         if scope is not None:
             raise ConfigError("--context and --scope: the comparison makes sessions of its own; leave --scope out")
         _compare(data, form, limit, html, settings, as_json=as_json)
         return
-    with running.ended_by_signals(), _Bars() as bars:
+    with running.ended_by_signals(), Bars() as bars:
         found = evaluation.evaluate(
             data,
             form=form,
@@ -70,6 +75,7 @@ def evaluate(
             limit=limit,
             settings=settings,
             options={"coverage": coverage},
+            compare=compare,
             on_progress=bars.move,
         )
     if html is not None:
@@ -77,13 +83,14 @@ def evaluate(
     if as_json:
         common.print_json(found.to_json())
     else:
-        _print(found)
+        print_figures(found)
+        _print_rest(found)
 
 
 def _compare(
     data: Path, form: str, limit: int | None, html: Path | None, settings: Settings, *, as_json: bool
 ) -> None:
-    with running.ended_by_signals(), _Bars() as bars:
+    with running.ended_by_signals(), Bars() as bars:
         found = context.compare(data, form=form, limit=limit, settings=settings, on_progress=bars.move)
     if html is not None:
         html.write_text(context_html.page(found), encoding="utf-8")
@@ -113,33 +120,8 @@ def _print_comparison(found: Comparison) -> None:
     common.out.print(table)
 
 
-class _Bars:
-    """A bar for each thing that is under way, on stderr."""
-
-    def __init__(self) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=common.err,
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def move(self, what: str, done: int, total: int) -> None:
-        if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total)
-        self._bars.update(self._tasks[what], completed=done, total=total)
-
-
-def _print(found: Evaluation) -> None:
+def print_figures(found: Evaluation) -> None:
+    """Show a table of turns and one of sessions."""
     heading = f"{found.dataset}, profile {found.profile}: "
     turns, sessions = Table(title=f"{heading}turns, in percent"), Table(title=f"{heading}sessions, in percent")
     heads = [f"R@{k}" for k in CUTS]
@@ -155,6 +137,9 @@ def _print(found: Evaluation) -> None:
         sessions.add_row(name, str(figures.n), *map(_percent, [*sides, figures.ndcg, figures.session_ndcg]))
     common.out.print(turns)
     common.out.print(sessions)
+
+
+def _print_rest(found: Evaluation) -> None:
     taken = found.latency_ms
     common.out.print(f"one retrieve: p50 {taken['p50']:.1f} ms, p95 {taken['p95']:.1f} ms")
     if found.n_turns:
@@ -164,6 +149,13 @@ def _print(found: Evaluation) -> None:
         common.out.print(
             f"asked where nobody answered: {100 * other.foreign_below:.0f} % of {other.n} score below"
             f" {other.threshold:.2f}; in their own scope {100 * other.own_below:.0f} %"
+        )
+
+    for beside, figures in found.beside.items():
+        shares = " / ".join(_percent(figures.share[k]) for k in (5, 10, 15))
+        common.out.print(
+            f"beside a turn {beside}: R@5, 10, 15 {shares}, hit@10 {_percent(figures.any[10])},"
+            f" session any@5 {_percent(figures.session_any[5])}"
         )
 
 

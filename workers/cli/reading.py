@@ -15,6 +15,17 @@ from retrieval import Memory, open_memory
 After = Annotated[str | None, typer.Option(help="Only turns said at or after this time (ISO 8601).")]
 Before = Annotated[str | None, typer.Option(help="Only turns said at or before this time (ISO 8601).")]
 
+Reranker = Annotated[
+    str | None, typer.Option(help="A cross-encoder, by path or name, reads the best again.", show_default=False)
+]
+
+
+def with_reranker(settings: Settings, model: str | None) -> Settings:
+    """Give the settings with a reranker, when one is named."""
+    if model is None:
+        return settings
+    return settings.model_copy(update={"retrieval": settings.retrieval.model_copy(update={"reranker": model})})
+
 
 @contextmanager
 def memory_of(settings: Settings) -> Iterator[Memory]:
@@ -23,7 +34,7 @@ def memory_of(settings: Settings) -> Iterator[Memory]:
     Raises:
         ConfigError: an argument of a call in the block cannot be.
     """
-    memory = open_memory(settings.data_dir)
+    memory = open_memory(settings=settings)
     try:
         yield memory
     except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Final
 
@@ -88,6 +88,7 @@ class Evaluation:
         calibration: of the scores, for profiles whose score is a probability.
         milliseconds: of each retrieve.
         elsewhere: what the questions score in a scope that does not know the answer.
+        beside: overall measures by what counts beside a turn, when that was asked for.
     """
 
     dataset: str
@@ -100,6 +101,7 @@ class Evaluation:
     calibration: list[Bin]
     milliseconds: list[float]
     elsewhere: Elsewhere | None = None
+    beside: dict[str, Figures] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Give it as plain values, without the single times."""
