@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, overload
 
@@ -167,14 +167,7 @@ def find(
         words = asked.sought(frequencies, n_turns)
         matching = passage_reads.matching_turns(connection, words, N_MATCHING, after_ms=after_ms, before_ms=before_ms)
     words_ms = 1000 * (time.perf_counter() - searched)
-    question = asked.asking.question(
-        vector=asked.embedded.vector,
-        token_vectors=asked.embedded.tokens,
-        token_spans=[(int(start), int(stop)) for start, stop in asked.embedded.spans],
-        document_frequency=frequencies,
-        n_passages=n_turns,
-        asked_ms=asked_ms,
-    )
+    question = _question(asked, frequencies, n_turns, asked_ms)
     found = near.traces if also is None else [*near.traces, *reads.traces(connection, also)]
     passages, places = _Loading(connection, found, matching, question).load(after_ms, before_ms)
     if with_summaries:
@@ -190,6 +183,17 @@ def find(
         snapshot_problem=near.snapshot_problem,
         vector_ms=1000 * (searched - started),
         words_ms=words_ms,
+    )
+
+
+def _question(asked: Asked, frequencies: Mapping[str, int], n_turns: int, asked_ms: int) -> Question:
+    return asked.asking.question(
+        vector=asked.embedded.vector,
+        token_vectors=asked.embedded.tokens,
+        token_spans=[(int(start), int(stop)) for start, stop in asked.embedded.spans],
+        document_frequency=frequencies,
+        n_passages=n_turns,
+        asked_ms=asked_ms,
     )
 
 
