@@ -35,7 +35,7 @@ AGAINST: Final = frozenset({"asks"})
 PENALTY: Final = 3.0
 HITS_PER_QUESTION: Final = 10
 """Candidates of each question that calibration learns from: those a reader sees."""
-REFUSED: Final = 0.91
+REFUSED: Final = 0.92
 """Share of the questions without evidence that the threshold is to refuse."""
 
 _MOST_STEPS: Final = 100
@@ -49,14 +49,17 @@ class Example:
     Attributes:
         scope: which; whole scopes are left out together.
         columns: ``(c, f)``, the candidates' features.
-        is_evidence: ``(c,)``, which candidates answer it; none for a question the scope cannot answer.
+        is_evidence: ``(c,)``, which candidates answer it.
         names_a_stranger: whether it has a name the scope never mentions.
+        is_foreign: whether it was asked where nothing answers it; one whose evidence is merely not among the
+            candidates was not.
     """
 
     scope: str
     columns: Floats
     is_evidence: Bools
     names_a_stranger: bool = False
+    is_foreign: bool = False
 
 
 def fit_weights(
@@ -114,7 +117,7 @@ def calibrate(
         best_rows.append(known[0])
     found, is_evidence = np.concatenate(rows), np.concatenate(labels).astype(float)
     fitted = _minimise(lambda weights: _logistic(weights, found, is_evidence), found.shape[1], at_least_zero=False)
-    without = np.array([not example.is_evidence.any() for example in examples])
+    without = np.array([example.is_foreign for example in examples], np.bool_)
     probable = 1 / (1 + np.exp(-(np.array(best_rows) @ fitted)))
     threshold = float(np.quantile(probable[without], refused)) if without.any() else 0.0
     return Calibration(intercept=fitted[0], best=fitted[1], behind=fitted[2], stranger=fitted[3], threshold=threshold)

@@ -89,6 +89,7 @@ def test_questions_are_asked_at_home_and_elsewhere(data_dir: Path) -> None:
     assert len(elsewhere) == len(QUESTIONS)
     assert all(example.is_evidence.sum() == 1 and example.columns.shape[1] == 2 for example in at_home)
     assert not any(example.is_evidence.any() for example in elsewhere)
+    assert [example.is_foreign for example in found] == [False] * len(QUESTIONS) + [True] * len(QUESTIONS)
     assert [example.scope for example in at_home] == [q.scope.key for q in QUESTIONS]
 
 

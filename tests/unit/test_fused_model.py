@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ def examples(n: int, rng: np.random.Generator) -> list[Example]:
         if number % 4:  # every fourth cannot be answered
             is_evidence[3] = True
             columns[3, 0] += 6
-        made.append(Example(f"s{number % 5}", columns, is_evidence))
+        made.append(Example(f"s{number % 5}", columns, is_evidence, is_foreign=not number % 4))
     return made
 
 
@@ -97,6 +98,13 @@ def test_a_fitted_model_is_written_and_read_again(tmp_path: Path) -> None:
     assert (best[~answerable] < model.calibration.threshold).mean() == pytest.approx(0.9, abs=0.03)
     assert (best[answerable] >= model.calibration.threshold).mean() > 0.9
     assert best.mean() == pytest.approx(0.75, abs=0.1)  # three of four have evidence, nearly always found first
+
+
+def test_a_question_whose_evidence_was_not_found_is_not_doubted() -> None:
+    """It has an answer: a threshold above its score would refuse its like."""
+    made = examples(200, np.random.default_rng(5))
+    lost = [replace(example, is_foreign=False) for example in made]
+    assert calibrate(lost, scores_without_own_scope(lost, ["day", "month"]), ["day", "month"]).threshold == 0
 
 
 def test_ranking_gives_the_best_first_with_the_parts_of_its_score() -> None:

@@ -88,4 +88,5 @@ def _example(
         columns=matrix(found.question, found.passages, features, mean_words=found.mean_words),
         is_evidence=np.array([found.places[row].turn.turn_id in wanted for row in found.passages.candidates]),
         names_a_stranger=found.question.names_a_stranger,
+        is_foreign=scope != question.scope,
     )

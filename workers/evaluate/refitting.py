@@ -113,8 +113,8 @@ def _doubt(examples: Sequence[Example], without: Mapping[str, Model]) -> tuple[f
         model = without[example.scope]
         probable = model.probability(model.parts(example.columns), names_a_stranger=example.names_a_stranger)
         is_refused = bool(probable.max() < model.calibration.threshold)
-        if example.is_evidence.any():
-            kept.append(not is_refused)
-        else:
+        if example.is_foreign:
             refused.append(is_refused)
+        else:
+            kept.append(not is_refused)
     return (fmean(refused) if refused else None), fmean(kept) if kept else 0.0
