@@ -28,7 +28,7 @@ Vectors = npt.NDArray[np.float32]
 
 JOINS_AT: Final = 0.6
 """How alike a text and a group must be."""
-_MERGES_AT: Final = 0.77
+_MERGES_AT: Final = 0.71
 _JOINS_AT_BY_WORDS: Final = 0.27
 """Where only words can be compared: of its words a text shares a smaller part with its like than of its meaning."""
 MOST_MEMBERS: Final = 32
@@ -43,6 +43,8 @@ _DECIMALS: Final = 5
 _FIRST_ROWS: Final = 64
 _COMMON: Final = 0.3
 """Quantile of the cosines between texts that is taken for what all have in common."""
+_MOST_COMMON: Final = 0.5
+"""What is more alike than that is about one thing, even if nothing else was ever said."""
 _COMPARED: Final = 32
 _PRIOR: Final = 50
 """Cosines of 0 assumed before any is known: the first texts may all be about one thing."""
@@ -235,7 +237,7 @@ class _Means:
             cosines = np.rint(100 * (self._recent[: self._n_noted] @ vector)).clip(0, 100).astype(np.int64)
             self._cosines += np.bincount(cosines, minlength=len(self._cosines))
             sums = self._cosines.cumsum()
-            self._common = float(sums.searchsorted(_COMMON * sums[-1])) / 100
+            self._common = min(_MOST_COMMON, float(sums.searchsorted(_COMMON * sums[-1])) / 100)
         self._recent[self._n_noted % _COMPARED] = vector
         self._n_noted += 1
 

@@ -28,7 +28,7 @@ _VALUES: Final = dict(
 _URL: Final = re.compile(r"\b(?:https?://|www\.)[^\s<>\"'”’）)\]]+", re.IGNORECASE)
 _MAIL: Final = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _PATH: Final = re.compile(
-    r"(?<![\w/.])(?:~|\.{1,2})?/[\w.@+-]+(?:/[\w.@+-]+)*|\b[A-Za-z]:\\[\w.\\ -]+|\b[\w.-]+/[\w./-]*\w\.\w+"
+    r"(?<![\w/.])(?:~|\.{1,2})?/[\w.@+-]+(?:/[\w.@+-]+)*|\b[A-Za-z]:\\[\w.\\-]+|\b[\w.-]+/[\w./-]*\w\.\w+"
 )
 _CODE: Final = re.compile(
     r"`([^`\n]+)`"

@@ -313,9 +313,19 @@ def drop_wrong(connection: apsw.Connection) -> list[str]:
     """Drop what `faults` names, to be made again; inside the caller's transaction. Gives what was done."""
     wrong = {part for part, _, _ in faults(connection)}
     if "facts" in wrong:
-        connection.execute("DELETE FROM facts")
-        connection.execute("DELETE FROM facts_up_to")
+        _drop_facts(connection)
     if "themes" in wrong:
         for table in ("themes", "theme_turns", "condensed"):
             connection.execute(f"DELETE FROM {table}")
     return [f"all {part} dropped, to be made again" for part in sorted(wrong)]
+
+
+def drop_facts(ledger: Ledger) -> None:
+    """Drop all facts, to be looked for again."""
+    with ledger.write() as connection:
+        _drop_facts(connection)
+
+
+def _drop_facts(connection: apsw.Connection) -> None:
+    for table in ("facts", "facts_up_to", "condensed"):  # the last, so that somebody comes by
+        connection.execute(f"DELETE FROM {table}")

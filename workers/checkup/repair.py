@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from pipeline.errors import ConfigError, ServerUnreachableError, ShardError, TransientError
-from pipeline.ledger import Ledger, check
+from pipeline.ledger import Ledger, check, condensed
 from pipeline.ledger import repair as ledgers
 from pipeline.ledger.connection import connect, read_meta, translated
 from pipeline.ledger.salvage import alone, salvage, undo_half_done
@@ -25,7 +25,7 @@ from pipeline.shards import LEDGER_FILE, SUMMARIES_FOLDER
 from pipeline.snapshot import SnapshotStore
 from pipeline.summarise import SummaryCache
 from workers import refill
-from workers.checkup import data, registry, shard, stream, summaries
+from workers.checkup import data, facts, registry, shard, stream, summaries
 from workers.checkup.finding import Finding, Verdict, damaged, of_error, repaired
 
 _LEFT_BEHIND_AFTER_MS = 60_000
@@ -120,6 +120,11 @@ def _mended(settings: Settings, path: Path, scope: Scope) -> list[Finding]:
             ],
             doubtful_traces=doubtful,
         )
+        with ledger.read() as reading:
+            has_wrong_facts = facts.are_wrong(reading)
+        if has_wrong_facts:
+            condensed.drop_facts(ledger)
+            done.append("facts dropped, which were others than its turns state")
     return [repaired(f"{scope.key} ledger", one) for one in done]
 
 

@@ -19,7 +19,7 @@ from pipeline.settings import Settings
 from pipeline.shards import LEDGER_FILE, SUMMARIES_FOLDER, Shards, shard_name
 from pipeline.snapshot import Snapshot, SnapshotStore
 from pipeline.summarise import SummaryCache
-from workers.checkup import summaries
+from workers.checkup import facts, summaries
 from workers.checkup.finding import Finding, damaged, of_error
 
 TEMPORARIES = (".*.tmp", ".*.draft", ".*.salvage", f"{SUMMARIES_FOLDER}/*.tmp")
@@ -63,6 +63,7 @@ def look(settings: Settings, folder: Path, *, expected: Scope | None, idle: bool
                 faults = [*check.contents(connection), *(check.unfinished(connection) if idle else ())]
             findings += [damaged(f"{name} {fault.part}", f"{fault.problem}; {fault.remedy}") for fault in faults]
             findings += summaries.findings(settings, connection, folder, name)
+            findings += [] if faults else facts.findings(connection, name)
             counts, gaps = check.counts(connection), tuple(check.gaps(connection))
     except ShardError as error:
         return ShardLook(None, [damaged(f"{name} ledger", f"{error}; {check.SALVAGED}")])

@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Final
 
 from pipeline.condense.profile import ProfileFact
+from pipeline.condense.terms import terms
 from retrieval.context import drilling, tokens
 from retrieval.context.answer import Decisions
 from retrieval.context.cutting import cut
@@ -171,7 +172,10 @@ def _profile(asked: Asked) -> Iterator[Piece]:
         if fact.superseded_by is not None:
             before.setdefault((fact.subject, fact.key), []).append(fact)
     current = [fact for fact in facts if fact.superseded_by is None]
-    current.sort(key=lambda fact: (-fact.confidence, -fact.valid_from_ms, fact.key, fact.value))
+    wanted = set(terms(asked.objective or ""))
+    current.sort(
+        key=lambda fact: (-_n_shared(fact, wanted), -fact.confidence, -fact.valid_from_ms, fact.key, fact.value)
+    )
     for rank, fact in enumerate(current[:_MOST_FACTS]):
         text = _stated(fact)
         former = before.get((fact.subject, fact.key), [])[-_BEFORE:]
@@ -185,6 +189,10 @@ def _profile(asked: Asked) -> Iterator[Piece]:
             score=fact.confidence,
             why=f"profile: confidence {fact.confidence:.2f}, said {len(fact.evidence)} times",
         )
+
+
+def _n_shared(fact: ProfileFact, wanted: set[str]) -> int:
+    return len(wanted.intersection(terms(f"{fact.key} {fact.value}")))
 
 
 def _stated(fact: ProfileFact) -> str:
