@@ -10,23 +10,24 @@ import importlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from pipeline.errors import ConfigError, LedgerBusyError, ModelMismatchError, TransientError
+from pipeline.ledger import passage_reads
 from pipeline.records import Scope
-from retrieval.context import budget, elsewhere, tokens
+from retrieval.context import answering, budget, elsewhere, tokens
 from retrieval.context.answer import Context
 from retrieval.context.archive import SessionEntries
 from retrieval.context.block import Layout
 from retrieval.context.condensed import CondensedScopes
 from retrieval.context.entry_facts import EntryFacts
+from retrieval.context.relevance import cosines
 from retrieval.context.session_memory import SessionMemory, SessionStore
 from retrieval.context.strategies.protocol import Asked, CountTokens, Offer, Strategy
+from retrieval.embedded_question import ask
 from retrieval.hits import Retrieval
-from retrieval.query_vector import QueryEmbedder, require_not_negative, to_vector
+from retrieval.query_vector import QueryEmbedder, require_not_negative
 from retrieval.search.protocol import SessionHit
 
 STRATEGIES: Final = {
@@ -42,6 +43,7 @@ _WITHOUT_OBJECTIVE: Final = frozenset({"fixed", "importance"})
 """Those who do not look at the objective: they need no model."""
 _ACROSS_SESSIONS: Final = frozenset({"dynamic", "hierarchical"})
 _MOST_ENTRIES_KEPT: Final = 50_000
+_NO_MODEL: Final = "by words alone: the embedding model cannot be used"
 _MODEL_FAILS: Final = (ConfigError, TransientError, OSError, RuntimeError)
 """What a model may raise that is missing, cannot be loaded, or breaks at a text."""
 
@@ -148,44 +150,56 @@ class ContextWriter:
         notes: list[str],
     ) -> Asked:
         facts = None if strategy == "fixed" else self._facts.of((scope, session_id), found)
-        vector = None
-        if objective is not None and strategy not in _WITHOUT_OBJECTIVE:
-            vector = self._vector(objective, scope, found, notes)
-        return Asked(
+        asked = Asked(
             entries=found.entries if facts is None else facts.entries,
             vectors=found.vectors,
             objective=objective,
-            objective_vector=vector,
+            objective_vector=None,
             now_ms=self._store.clock(),
             settings=self._store.settings,
             max_tokens=room,
             facts=facts,
             condensed=self._condensed.of(scope, session_id),
         )
+        if objective is None or facts is None:
+            return asked
+        return self._embedded(asked, objective, facts, scope, found.model_key, notes)
 
-    def _vector(
-        self, objective: str, scope: Scope, found: SessionEntries, notes: list[str]
-    ) -> npt.NDArray[np.float32] | None:
-        """Embed an objective; None, and a note, when it cannot be compared with the entries.
+    def _embedded(
+        self, asked: Asked, objective: str, facts: EntryFacts, scope: Scope, model_key: str | None, notes: list[str]
+    ) -> Asked:
+        """Embed the objective and compare it with the entries; a note where that cannot be.
 
         Raises:
             ModelMismatchError: the entries' vectors are another model's.
         """
-        if found.model_key is None:
+        if model_key is None:
             notes.append("by words alone: nothing of this scope is embedded yet")
-            return None
+            return asked
         try:
             embedder = self._load_embedder()
-            vector = to_vector(objective, embedder)
         except _MODEL_FAILS as error:
-            notes.append(f"by words alone: the embedding model cannot be used ({error})")
-            return None
-        if embedder.model_key != found.model_key:
+            notes.append(f"{_NO_MODEL} ({error})")
+            return asked
+        if embedder.model_key != model_key:
             raise ModelMismatchError(
-                f"the memory of {scope} was embedded with {found.model_key}, the settings name {embedder.model_key};"
+                f"the memory of {scope} was embedded with {model_key}, the settings name {embedder.model_key};"
                 " set TURNSTREAM_EMBEDDING__MODEL and __BACKEND back, or backfill into a new data folder"
             )
-        return vector
+        with self._store.readers.view(scope, model_key) as view:
+            names = passage_reads.speakers(view.connection) if view else []
+        try:
+            question = ask(objective, names, embedder)
+        except _MODEL_FAILS as error:
+            notes.append(f"{_NO_MODEL} ({error})")
+            return asked
+        compared = replace(asked, objective_vector=question.embedded.vector)
+        by_words, by_meaning = facts.bm25(objective), cosines(compared)
+        with self._store.readers.view(scope, model_key) as view:
+            if view is None:  # forgotten meanwhile
+                return compared
+            likely = answering.chances(view, question, asked.entries, by_words, by_meaning, asked_ms=asked.now_ms)
+        return replace(compared, chances=likely)
 
     def _from_elsewhere(self, session_id: str, scope: Scope, objective: str, notes: list[str]) -> Offer:
         notes.append("nothing is known of this session: the scope's other sessions were asked")
@@ -194,7 +208,7 @@ class ContextWriter:
         except (ModelMismatchError, LedgerBusyError):
             raise
         except _MODEL_FAILS as error:
-            notes.append(f"by words alone: the embedding model cannot be used ({error})")
+            notes.append(f"{_NO_MODEL} ({error})")
             quotes = elsewhere.quotes_of_sessions(self._search(elsewhere.telling_words(objective), scope))
         return elsewhere.offer(quotes, session_id)
 

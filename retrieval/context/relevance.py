@@ -22,6 +22,8 @@ LEAST_COSINE: Final = 0.3
 _LEAST_WORDS: Final = 0.08
 """Share of what the question's words weigh, below which an entry has them by chance."""
 _WORDS: Final = 0.5
+_LIKELY: Final = 0.85
+_ROOT: Final = 0.4
 SAME_TOPIC: Final = 0.6
 _SAME_TOPIC_BY_WORDS: Final = 0.25
 
@@ -64,9 +66,10 @@ def relevance(asked: Asked, facts: EntryFacts | None = None) -> Relevance:
     by_meaning = cosines(asked)
     is_relevant = (by_words >= _LEAST_WORDS) | (by_meaning >= LEAST_COSINE)
     words, meaning = _as_share(by_words), _as_share(by_meaning)
-    if not meaning.any() or not words.any():
-        return Relevance(words + meaning, by_words, by_meaning, is_relevant)
-    scores = np.asarray(_WORDS * words + (1 - _WORDS) * meaning, np.float32)
+    scores = words + meaning if not meaning.any() or not words.any() else _WORDS * words + (1 - _WORDS) * meaning
+    if asked.chances is not None and len(asked.chances) == n:
+        scores = _LIKELY * _as_share(asked.chances**_ROOT) + (1 - _LIKELY) * scores
+    scores = np.asarray(scores, np.float32)
     return Relevance(scores, by_words, by_meaning, is_relevant)
 
 

@@ -21,9 +21,7 @@ import numpy as np
 from pipeline.ledger.passage_reads import Turn
 from retrieval import passage_search
 from retrieval.embedded_question import Asked
-from retrieval.fused.features import matrix
-from retrieval.fused.model import ranking_model
-from retrieval.fused.passages import Floats
+from retrieval.passage_chances import chances
 from retrieval.passage_search import Found, Sought
 from retrieval.reader import View
 from retrieval.search import reading
@@ -86,8 +84,8 @@ class EvidenceRanking:
             weights = unlikely.setdefault(number, [])
             weights.append(1 - chance * _NEXT_BEST ** len(weights))
         known = best.numbers
-        chances = np.array([1 - np.prod(unlikely.get(number, [1.0])) for number in known.tolist()])
-        self._order = in_order_of(known, (chances + _AS_RANKED * best.totals) / (1 + _AS_RANKED), cards)
+        answering = np.array([1 - np.prod(unlikely.get(number, [1.0])) for number in known.tolist()])
+        self._order = in_order_of(known, (answering + _AS_RANKED * best.totals) / (1 + _AS_RANKED), cards)
 
     @property
     def sessions(self) -> Iterator[tuple[int, float]]:
@@ -108,21 +106,13 @@ class EvidenceRanking:
 
 def _likeliest(found: Found, limits: Limits) -> list[tuple[Turn, float]]:
     """List the turns most likely to answer, likeliest first, each once."""
-    chances = _chances(found)
+    likely = chances(found)
     likeliest: dict[int, tuple[Turn, float]] = {}
-    for place in np.argsort(-chances, kind="stable").tolist():
+    for place in np.argsort(-likely, kind="stable").tolist():
         turn = found.places[found.passages.candidates[place]].turn
         is_allowed = turn.session_id not in limits.excluded and (not limits.roles or turn.role in limits.roles)
         if is_allowed and turn.turn_offset not in likeliest:
-            likeliest[turn.turn_offset] = turn, float(chances[place])
+            likeliest[turn.turn_offset] = turn, float(likely[place])
         if len(likeliest) == _N_READ:
             break
     return list(likeliest.values())
-
-
-def _chances(found: Found) -> Floats:
-    """Give the probability that each candidate answers."""
-    has_tokens = len(found.passages.tokens) > 0 and len(found.question.token_vectors) > 0
-    model = ranking_model(with_tokens=has_tokens)
-    columns = matrix(found.question, found.passages, model.features, mean_words=found.mean_words)
-    return model.probability(model.parts(columns), names_a_stranger=found.question.names_a_stranger)

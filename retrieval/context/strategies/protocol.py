@@ -31,6 +31,7 @@ class Asked:
         vectors: ``(n, d) float32``, a row per entry, L2-normalised; a row of zeros: not embedded yet.
         objective: what is to be done next; None: not told.
         objective_vector: ``(d,) float32``, L2-normalised; None: no objective, or no model.
+        chances: how likely each entry is to answer, ``(n,) float32`` in [0, 1]; None: not known. See `answering`.
         now_ms: the time, epoch milliseconds.
         settings: limits and weights.
         max_tokens: of the whole block, for a strategy that says less of each entry where there is little room; None:
@@ -46,6 +47,7 @@ class Asked:
     now_ms: int
     settings: ContextSettings
     max_tokens: int | None = None
+    chances: npt.NDArray[np.float32] | None = None
     facts: EntryFacts | None = None
     condensed: Condensed = field(default_factory=Condensed)
 

@@ -1,0 +1,61 @@
+"""How likely each entry of a session answers the objective, by the ranking model of profile `fused`.
+
+The entries that share most words with it, and those nearest in meaning, are read again with what stands around them:
+their tokens, speakers, dates. Only this session's turns are candidates. An entry that was not read, or that no ledger
+of this host has, has no chance of its own; see `relevance` for what decides then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from retrieval import passage_chances, passage_search
+from retrieval.context.entry import Entry
+from retrieval.context.entry_words import Scores
+from retrieval.embedded_question import Asked
+from retrieval.passage_search import Sought
+from retrieval.reader import View
+from retrieval.trace_search import Nearest
+
+_N_READ: Final = 30
+"""Entries by words, and as many by meaning."""
+
+
+def chances(
+    view: View, asked: Asked, entries: Sequence[Entry], by_words: Scores, by_meaning: Scores, *, asked_ms: int
+) -> Scores | None:
+    """Tell how likely each entry is to answer, ``(n,)`` in [0, 1]; None where no candidate is embedded.
+
+    Args:
+        view: the scope.
+        asked: the objective.
+        entries: the session's.
+        by_words: how much each shares with the objective's words, ``(n,)``.
+        by_meaning: how near its meaning each is, ``(n,)``.
+        asked_ms: when it is asked.
+
+    Raises:
+        ShardError: the ledger is damaged.
+    """
+    places = {*_best(by_words), *_best(by_meaning)}
+    offsets = [offset for place in sorted(places) for offset in entries[place].turn_offsets]
+    if not offsets:
+        return None
+    nothing_near = Nearest([], np.empty(0, np.float32))
+    found = passage_search.find(view, asked, asked_ms=asked_ms, sought=Sought(nothing_near, offsets))
+    if not len(found.passages.candidates):
+        return None
+    of_turn: dict[int, float] = {}
+    for row, likely in zip(found.passages.candidates.tolist(), passage_chances.chances(found).tolist(), strict=True):
+        offset = found.places[row].turn.turn_offset
+        of_turn[offset] = max(of_turn.get(offset, 0.0), likely)
+    best = (max((of_turn.get(offset, 0.0) for offset in entry.turn_offsets), default=0.0) for entry in entries)
+    return np.fromiter(best, np.float32, len(entries))
+
+
+def _best(scores: Scores) -> list[int]:
+    first = np.argpartition(-scores, _N_READ)[:_N_READ] if len(scores) > _N_READ else np.arange(len(scores))
+    return [int(place) for place in first[scores[first] > 0]]
