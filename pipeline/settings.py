@@ -40,6 +40,7 @@ class ImportanceFactors(_Group):
     engagement: Weight = Field(1.0, description="how many of the next exchanges follow up on it")
     continuity: Weight = Field(1.0, description="how many later exchanges refer to it")
     success: Weight = Field(1.0, description="how it ended")
+    relevance: Weight = Field(10.0, description="how likely it answers the objective, if there is one")
 
 
 class RedisSettings(_Group):

@@ -39,8 +39,6 @@ STRATEGIES: Final = {
     "adaptive": "Adaptive",
 }
 """Names, each a module in `strategies`, and its class."""
-_WITHOUT_OBJECTIVE: Final = frozenset({"fixed", "importance"})
-"""Those who do not look at the objective: they need no model."""
 _ACROSS_SESSIONS: Final = frozenset({"dynamic", "hierarchical"})
 _MOST_ENTRIES_KEPT: Final = 50_000
 _NO_MODEL: Final = "by words alone: the embedding model cannot be used"

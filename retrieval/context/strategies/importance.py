@@ -1,4 +1,7 @@
-"""The last exchanges, and of those before them the most important ones."""
+"""The last exchanges, and of those before them the most important ones.
+
+With an objective the last exchanges share a quarter of the room, so that what it is about has some.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from retrieval.context import tokens
 from retrieval.context.answer import Decisions
 from retrieval.context.entry_words import Scores
 from retrieval.context.importance import Parts, parts, weighed
@@ -15,6 +19,7 @@ from retrieval.context.wording import LEAST_TOKENS, exchanges_within
 
 ALWAYS: Final = 3
 """Exchanges that are kept whatever they score. Source: the table of strategy `importance`."""
+LAST_SHARE: Final = 0.25
 
 
 class Importance:
@@ -30,7 +35,7 @@ class Importance:
         """
         facts = facts_of(asked)
         found = parts(asked, facts)
-        scores = weighed(found, asked.settings.importance_factors)
+        scores = weighed(found, asked.settings.importance_factors, has_objective=asked.objective is not None)
         scores[facts.is_pinned] = 100
         n = len(asked.entries)
         by_score = np.lexsort((-np.arange(n), -scores))
@@ -45,8 +50,12 @@ class Importance:
 
 def _piece(asked: Asked, place: int, found: Parts, scores: Scores) -> Piece:
     entry = asked.entries[place]
-    text, *shorter = exchanges_within(entry, asked.now_ms, room_of(asked))
+    written = exchanges_within(entry, asked.now_ms, room_of(asked))
     is_last = place >= len(asked.entries) - ALWAYS
+    if is_last and asked.objective is not None:
+        most = room_of(asked) * LAST_SHARE / ALWAYS
+        written = tuple(text for text in written if tokens.count(text) <= most) or written[-1:]
+    text, *shorter = written
     return Piece(
         section="",
         place=(place,),
