@@ -104,16 +104,16 @@ def test_engagement_counts_follow_ups_by_meaning() -> None:
 
 @given(
     st.sampled_from(Parts._fields),
-    st.lists(st.floats(0, 1, width=32), min_size=5, max_size=5),
+    st.lists(st.floats(0, 1, width=32), min_size=6, max_size=6),
     st.floats(0, 1, width=32),
-    st.lists(st.floats(0, 10), min_size=5, max_size=5).filter(any),
+    st.lists(st.floats(0, 10), min_size=6, max_size=6).filter(any),
 )
 def test_the_score_grows_with_each_part(name: str, values: list[float], more: float, weights: list[float]) -> None:
     """Whatever the weights, nothing is worth less for being more recent or more referred to."""
     lower = Parts(*(np.array([value], np.float32) for value in values))
     higher = lower._replace(**{name: np.maximum(getattr(lower, name), np.float32(more))})
     factors = ImportanceFactors(**dict(zip(Parts._fields, weights, strict=True)))
-    first, second = (float(importance.weighed(found, factors)[0]) for found in (lower, higher))
+    first, second = (float(importance.weighed(found, factors, has_objective=True)[0]) for found in (lower, higher))
     assert 0 <= first <= second + 1e-3
     assert second <= 100.001
 

@@ -185,7 +185,9 @@ class FailingEmbedder(FakeEmbedder):
 
 
 @pytest.mark.parametrize(
-    "embedder", [ConfigError("no such model"), TransientError("no memory"), FailingEmbedder()], ids=str
+    "embedder",
+    [ConfigError("no such model"), TransientError("no memory"), FailingEmbedder()],
+    ids=lambda failing: type(failing).__name__,
 )
 def test_without_a_model_words_decide_and_a_note_says_so(shards, opened, embedder) -> None:
     """A bot must not fall silent because a file is missing."""
@@ -207,7 +209,7 @@ def test_another_model_stays_an_error(shards, opened) -> None:
         bot.context("s1", SCOPE, "Porto", "dynamic")
     with pytest.raises(ModelMismatchError):
         bot.context("new", SCOPE, "Porto", "dynamic", across_sessions=True)
-    assert "Porto" in bot.context("s1", SCOPE, "Porto", "importance").block
+    assert "Porto" in bot.context("s1", SCOPE, None, "importance").block, "nothing is compared without an objective"
 
 
 def test_arguments_that_cannot_be_are_refused(shards, opened, tmp_path) -> None:
