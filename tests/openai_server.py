@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -66,13 +66,17 @@ class OpenAIServer:
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
+    answers: Callable[[dict[str, Any]], Reply] | None = None
+    """Makes a reply of a request, in place of the script."""
 
     def will(self, *replies: Reply) -> None:
         """Append replies; one request takes one, and when none is left the last one stays."""
         self.script.extend(replies)
 
-    def next_reply(self) -> Reply:
+    def next_reply(self, request: dict[str, Any]) -> Reply:
         """Take the next reply of the script."""
+        if self.answers is not None:
+            return self.answers(request)
         return self.script.popleft() if len(self.script) > 1 else self.script[0]
 
 
@@ -107,10 +111,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer one chat completion by the script."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.script.requests.append({"path": self.path, **json.loads(body)})
+        request = {"path": self.path, **json.loads(body)}
+        self.server.script.requests.append(request)
         self.server.script.keys.append(self.headers.get("Authorization", ""))
         self.close_connection = True
-        self._play(self.server.script.next_reply())
+        self._play(self.server.script.next_reply(request))
 
     def _play(self, reply: Reply) -> None:
         if reply.hangs:

@@ -21,6 +21,8 @@ LEAST_COSINE: Final = 0.3
 """Below it two texts are about different things."""
 _LEAST_WORDS: Final = 0.08
 """Share of what the question's words weigh, below which an entry has them by chance."""
+_LEAST_CHANCE: Final = 0.05
+"""The chance below which profile `fused` says that nothing answers."""
 _WORDS: Final = 0.5
 _LIKELY: Final = 0.85
 _ROOT: Final = 0.4
@@ -64,7 +66,11 @@ def relevance(asked: Asked, facts: EntryFacts | None = None) -> Relevance:
         return Relevance(nothing, nothing, nothing, nothing.astype(np.bool_))
     by_words = (facts or facts_of(asked)).bm25(asked.objective)
     by_meaning = cosines(asked)
-    is_relevant = (by_words >= _LEAST_WORDS) | (by_meaning >= LEAST_COSINE)
+    # Where meaning cannot speak against it, one telling word in common is enough.
+    least_words = np.where(by_meaning != 0, _LEAST_WORDS, np.float32(1e-6))
+    is_relevant = (by_words >= least_words) | (by_meaning >= LEAST_COSINE)
+    if asked.chances is not None and len(asked.chances) == n:
+        is_relevant |= asked.chances >= _LEAST_CHANCE
     words, meaning = _as_share(by_words), _as_share(by_meaning)
     scores = words + meaning if not meaning.any() or not words.any() else _WORDS * words + (1 - _WORDS) * meaning
     if asked.chances is not None and len(asked.chances) == n:

@@ -47,13 +47,13 @@ class Adaptive:
         """Offer the entries that there is room for once they are shortened, most relevant first."""
         if not asked.entries:
             return Offer(pieces=())
-        level, reason = _level(asked)
+        share, reason = _share(asked)
         facts = facts_of(asked)
         found = relevance(asked, facts)
         scores, order = found.scores, _order(facts.is_pinned, found)
-        taken = _as_many_as_fill(asked, order, SHARES[level])
+        taken = _as_many_as_fill(asked, order, share)
         texts = [_texts(asked.entries[place]) for place in taken]
-        shares = spread(texts, SHARES[level])
+        shares = spread(texts, share)
         known = compression.vocabulary(chain.from_iterable(texts))
         pieces = [
             _piece(asked, _Kept(place, share, float(scores[place]), f"{reason}; {share:.0%} kept"), known)
@@ -100,12 +100,15 @@ class _Kept:
     why: str
 
 
-def _level(asked: Asked) -> tuple[Level, str]:
+def _share(asked: Asked) -> tuple[float, str]:
+    """Tell how much of the text is kept, and why."""
     chosen = asked.settings.compression_level
     if chosen != "auto":
-        return Level(chosen), f"{chosen} by the settings"
+        return SHARES[Level(chosen)], f"{chosen} by the settings"
+    if len(asked.entries) == len(_as_many_as_fill(asked, range(len(asked.entries)), 1.0, offered=1.0)):
+        return 1.0, "there is room for all of it"
     level = pacing.level_of(asked.entries)
-    return level, f"{level}: {pacing.verdict(asked.entries)}"
+    return SHARES[level], f"{level}: {pacing.verdict(asked.entries)}"
 
 
 def _order(is_pinned: npt.NDArray[np.bool_], found: Relevance) -> list[int]:
@@ -116,8 +119,8 @@ def _order(is_pinned: npt.NDArray[np.bool_], found: Relevance) -> list[int]:
     return order
 
 
-def _as_many_as_fill(asked: Asked, order: Sequence[int], share: float) -> list[int]:
-    room: float = _OFFERED * tokens.BYTES_PER_TOKEN * room_of(asked)
+def _as_many_as_fill(asked: Asked, order: Sequence[int], share: float, *, offered: float = _OFFERED) -> list[int]:
+    room: float = offered * tokens.BYTES_PER_TOKEN * room_of(asked)
     taken: list[int] = []
     for place in order[:_MOST_ENTRIES]:
         if taken and room <= 0:
