@@ -123,6 +123,9 @@ class SummarySettings(_Group):
     retry_after_s: Seconds = Field(30.0, description="first wait of a session put off; doubles up to an hour")
     idle_s: Seconds = Field(300.0, description="silence after which an open session is summarised")
     settle_s: Annotated[float, Field(ge=0)] = Field(0.5, description="silence a closed session needs as well")
+    theme_turns: Count = Field(
+        1_000, description="invoker extractive: turns from which a session's themes are summarised ahead"
+    )
     usd_per_million_input: Annotated[float, Field(ge=0)] = Field(0.0, description="price, for the totals in stats")
     usd_per_million_output: Annotated[float, Field(ge=0)] = Field(0.0, description="price, for the totals in stats")
 

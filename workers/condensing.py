@@ -2,13 +2,15 @@
 
 Facts are looked for in turns above a mark, each once. A session's themes are made when it is silent or closed, and
 only those whose members changed. What a summary model writes counts only if it is short enough and states nothing
-that its source does not; else the most telling sentences stand in its place. While the model cannot be reached the
-session waits, and readers make those sentences themselves: nothing is missing meanwhile, and nothing is lost.
+that its source does not; else the most telling sentences stand in its place. Without a model only long sessions are
+condensed: of others readers choose sentences in milliseconds, and few are ever asked for. While the model cannot be
+reached the session waits, and readers make those sentences themselves: nothing is missing meanwhile, and nothing is
+lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,18 +19,29 @@ import structlog
 from pipeline.condense import summaries
 from pipeline.condense.facts import RULES
 from pipeline.errors import SummaryError
-from pipeline.ledger import Ledger, condensed
+from pipeline.ledger import Ledger, condensed, session_reads
 from pipeline.ledger.condensed import NewFact, NewTheme, Uncondensed
+from pipeline.records import Scope
 from pipeline.settings import SummarySettings
 from pipeline.summarise import Completion
 from pipeline.summarise.extractive import MODEL
 from retrieval.context.condensed import stated_by
 from retrieval.context.entry import Entry
 from retrieval.context.session_entries import read_entries
-from retrieval.context.themes import VERBATIM, FloatRows, Group, Grouping, extracted, is_current, member_of
+from retrieval.context.themes import (
+    NO_VECTORS,
+    VERBATIM,
+    FloatRows,
+    Group,
+    KeptGroupings,
+    extracted,
+    is_current,
+    member_of,
+)
 
 _TURNS_AT_ONCE: Final = 2_000
 _SESSIONS_AT_ONCE: Final = 16
+_MOST_ENTRIES: Final = 50_000
 _LONGEST_WAIT_S, _MOST_DOUBLINGS = 3_600.0, 20
 _log = structlog.get_logger()
 
@@ -58,6 +71,7 @@ class CondensingDesk:
         self._settings = settings
         self._write = write
         self._clock = clock
+        self._groupings = KeptGroupings(_MOST_ENTRIES)
 
     def condense_due(self, ledger: Ledger) -> bool:
         """Look for facts in new turns, and condense the sessions that have waited longest, a bounded number of them.
@@ -101,10 +115,12 @@ class CondensingDesk:
                 _log.info("facts.found", n_turns=len(turns), n_facts=len(found))
 
     def _condense(self, ledger: Ledger, session: Uncondensed) -> None:
+        themes = _Themes()
         with ledger.read() as connection:
-            entries, vectors = read_entries(connection, session.session_id)
-            themes = _Themes()
-            groups = list(_groups(entries, vectors))
+            card = session_reads.card(connection, session.session_id)
+            is_short = card is None or (self._write is None and card.n_turns < self._settings.theme_turns)
+            entries, vectors = ([], NO_VECTORS) if is_short else read_entries(connection, session.session_id)
+            groups = self._groups(ledger.scope, entries, vectors)
             stored = condensed.summaries(connection, [group.digest for group in groups])
         known = {digest for digest, row in stored.items() if is_current(row.model_id)}
         for group in groups:
@@ -116,6 +132,14 @@ class CondensingDesk:
             self._postpone(ledger, session, themes)
         elif condensed.put_themes(ledger, session, themes.new, themes.current):
             _log.info("session.condensed", n_themes=len(themes.current), n_new=len(themes.new))
+
+    def _groups(self, scope: Scope, entries: Sequence[Entry], vectors: FloatRows) -> list[Group]:
+        """Give the groups that readers may want summarised: of all but the last exchanges, for each strategy."""
+        found = []
+        for n_verbatim in VERBATIM if entries else ():
+            n, key = max(0, len(entries) - n_verbatim), (scope, entries[0].session_id, n_verbatim)
+            found += [g for g in self._groupings.groups(key, entries[:n], vectors[:n]) if len(g.places) > 1]
+        return found
 
     def _add(self, themes: _Themes, entries: Sequence[Entry], group: Group) -> None:
         members = [entries[place] for place in group.places]
@@ -147,11 +171,3 @@ class CondensingDesk:
         wait_s = min(self._settings.retry_after_s * doubled, _LONGEST_WAIT_S)
         condensed.postpone(ledger, session, themes.new, retry_at_ms=self._clock() + round(wait_s * 1000))
         _log.warning("session.not_condensed", attempts=session.attempts + 1, wait_s=wait_s, reason=themes.failure)
-
-
-def _groups(entries: Sequence[Entry], vectors: FloatRows) -> Iterator[Group]:
-    """Yield the groups that readers may want summarised: of all but the last exchanges, as each strategy counts."""
-    grouping = Grouping()
-    for n_verbatim in VERBATIM:  # the most first: what is grouped only grows
-        n = max(0, len(entries) - n_verbatim)
-        yield from (group for group in grouping.groups(entries[:n], vectors[:n]) if len(group.places) > 1)

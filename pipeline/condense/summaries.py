@@ -19,6 +19,8 @@ MOST_TOKENS: Final = 120
 _BYTES_PER_TOKEN: Final = 3
 _ROUNDS: Final = 5
 _FEWEST_TOKENS: Final = 4
+_FIRST_ASKED: Final = 0.7
+"""Of the tokens there may be: summarisers count fewer tokens than three bytes each, and asking twice takes time."""
 
 Summarise = Callable[[str, int], str]
 """Summarises a text in at most so many tokens, as the summariser counts."""
@@ -69,7 +71,8 @@ def shortened(text: str, summarise: Summarise) -> str:
         text: the members, as `source` gives them.
         summarise: keeps what it says of its length by another count, so that it may have to be asked again.
     """
-    limit = asked = most_tokens(text)
+    limit = most_tokens(text)
+    asked = round(_FIRST_ASKED * limit)
     for _ in range(_ROUNDS):
         if asked < _FEWEST_TOKENS:
             return ""

@@ -102,7 +102,7 @@ def budget_tokens(text: str) -> int:
     One per six letters begun, per three digits begun, and per other character that is not a space. WordPiece and
     the common byte-pair vocabularies take fewer for prose in English and about as many for Chinese.
     """
-    return sum(1 for _ in _TOKEN.finditer(text))
+    return len(_TOKEN.findall(text))
 
 
 def _sentences(text: str) -> Iterator[_Sentence]:
@@ -191,17 +191,18 @@ def _choose(
     first_said = {sentences[i].text: i for i in reversed(range(len(sentences)))}
     candidates = sorted(first_said.values(), key=lambda i: (-scores[i], i))[:_N_CANDIDATES]
     nearest = dict.fromkeys(candidates, 0.0)
+    costs = {i: _cost(sentences[i]) for i in candidates}
     chosen = [candidates[0]]
-    left = max_tokens - _cost(sentences[candidates[0]])
+    left = max_tokens - costs[candidates[0]]
     while True:
         for i in candidates:
             nearest[i] = max(nearest[i], _dot(vectors[i], vectors[chosen[-1]]))
-        open_ones = [i for i in candidates if i not in chosen and nearest[i] < _SAME and _cost(sentences[i]) <= left]
+        open_ones = [i for i in candidates if i not in chosen and nearest[i] < _SAME and costs[i] <= left]
         if not open_ones:
             return chosen
         best = max(open_ones, key=lambda i: (_RELEVANCE * scores[i] - (1 - _RELEVANCE) * nearest[i], -i))
         chosen.append(best)
-        left -= _cost(sentences[best])
+        left -= costs[best]
 
 
 def _cost(sentence: _Sentence) -> int:

@@ -21,7 +21,7 @@ from pipeline.ledger import condensed as ledgers
 from pipeline.ledger.condensed import FactRow, UserTurn
 from pipeline.records import Scope
 from retrieval.context.entry import Entry
-from retrieval.context.themes import FloatRows, Group, Grouping, Summaries, is_current
+from retrieval.context.themes import FloatRows, Group, Grouping, KeptGroupings, Summaries, is_current
 from retrieval.reader import ShardReader, ShardReaders
 
 _MOST_ENTRIES: Final = 100_000
@@ -57,7 +57,7 @@ class SessionCondensed(Condensed):
     def groups(self, entries: Sequence[Entry], vectors: FloatRows, n_verbatim: int) -> list[Group]:
         """Group the exchanges, going on from those grouped before."""
         n = max(0, len(entries) - n_verbatim)
-        return self._kept.groups((self._scope, self._session_id, n_verbatim), entries[:n], vectors[:n])
+        return self._kept.groupings.groups((self._scope, self._session_id, n_verbatim), entries[:n], vectors[:n])
 
     def summaries(self, groups: Sequence[Group], entries: Sequence[Entry]) -> list[str]:
         """Give a summary of each of some groups.
@@ -88,26 +88,14 @@ class CondensedScopes:
 
     def __init__(self, readers: ShardReaders, *, max_entries: int = _MOST_ENTRIES) -> None:
         self._readers = readers
-        self._max_entries = max_entries
+        self.groupings = KeptGroupings(max_entries)
         self._lock = threading.Lock()
-        self._groupings: OrderedDict[tuple[Scope, str, int], _Kept] = OrderedDict()
         self._profiles: OrderedDict[Scope, _Profile] = OrderedDict()
         self.made = Summaries()
 
     def of(self, scope: Scope, session_id: str) -> SessionCondensed:
         """Give what is known of a session."""
         return SessionCondensed(self, scope, session_id)
-
-    def groups(self, key: tuple[Scope, str, int], entries: Sequence[Entry], vectors: FloatRows) -> list[Group]:
-        """Group exchanges, going on from those grouped before under this key."""
-        with self._lock:
-            kept = self._groupings.setdefault(key, _Kept())
-            self._groupings.move_to_end(key)
-            kept.n_entries = len(entries)
-            while len(self._groupings) > 1 and sum(k.n_entries for k in self._groupings.values()) > self._max_entries:
-                self._groupings.popitem(last=False)
-        with kept.lock:
-            return kept.grouping.groups(entries, vectors)
 
     def stored(self, scope: Scope, digests: Sequence[bytes]) -> Mapping[bytes, str]:
         """Fetch those of the summaries that workers stored.
@@ -141,15 +129,6 @@ class CondensedScopes:
                 while len(self._profiles) > _MOST_SCOPES:
                     self._profiles.popitem(last=False)
             return known.up_to_date(connection)
-
-
-class _Kept:
-    """A grouping that is kept, and who works on it."""
-
-    def __init__(self) -> None:
-        self.grouping = Grouping()
-        self.lock = threading.Lock()
-        self.n_entries = 0
 
 
 class _Profile:

@@ -5,7 +5,7 @@ Shared by the strategies that group what was said. Source: TaciTree's search, fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,9 @@ from retrieval.context.strategies.protocol import Asked, Piece, room_of
 from retrieval.context.themes import Group
 from retrieval.context.wording import LEAST_TOKENS, exchanges_within
 
-MOST_THEMES: Final = 48
+LEFT: Final = "its theme comes after those that there may be room for"
+_THEME_TOKENS: Final = 30
+_FEWEST_THEMES: Final = 2
 _MOST_QUOTED: Final = 64
 _RECENT_SHARE: Final = 0.1
 
@@ -28,22 +30,32 @@ def scores(asked: Asked) -> Scores:
     return np.where(found.is_relevant, found.scores, 0).astype(np.float32)
 
 
-def ranked(groups: Sequence[Group], relevant: Scores) -> list[tuple[float, Group]]:
-    """Rank groups: by their most relevant exchange, and a little by how late they were spoken of; at most 48."""
-    n = max(1, len(relevant))
-    scored = [
-        (float(relevant[list(group.places)].max()) + _RECENT_SHARE * (group.places[-1] + 1) / n, group)
-        for group in groups
-    ]
-    scored.sort(key=lambda one: (-one[0], one[1].places[-1]))
-    return scored[:MOST_THEMES]
+def ranked(groups: Sequence[Group], relevant: Scores, room: float) -> list[tuple[float, Group]]:
+    """Rank groups: by their most relevant exchange, and a little by how late they were spoken of.
+
+    Args:
+        groups: all of them.
+        relevant: scores of the session's exchanges.
+        room: tokens that there may be for themes: no more of them are given than could fit.
+    """
+    if not groups:
+        return []
+    places = np.fromiter((place for group in groups for place in group.places), dtype=np.int64)
+    lengths = np.array([len(group.places) for group in groups])
+    starts = np.cumsum(lengths) - lengths
+    best = np.maximum.reduceat(relevant[places], starts)
+    last = np.array([group.places[-1] for group in groups])
+    scored = best + _RECENT_SHARE * (last + 1) / len(relevant)
+    order = np.lexsort((last, -scored))[: _FEWEST_THEMES + max(0, int(room // _THEME_TOKENS))]
+    return [(float(scored[at]), groups[at]) for at in order.tolist()]
 
 
 def quoted(asked: Asked, places: Sequence[int], relevant: Scores, section: str) -> Iterator[Piece]:
     """Offer the relevant ones of some exchanges as they are, the most relevant first, while there may be room."""
     most = min(_MOST_QUOTED, room_of(asked) // LEAST_TOKENS + 1)
-    best = sorted((place for place in places if relevant[place] > 0), key=lambda place: (-relevant[place], -place))
-    for place in best[:most]:
+    wanted = np.asarray(places, dtype=np.int64)
+    wanted = wanted[relevant[wanted] > 0]
+    for place in wanted[np.lexsort((-wanted, -relevant[wanted]))][:most].tolist():
         entry = asked.entries[place]
         text, *shorter = exchanges_within(entry, asked.now_ms, room_of(asked))
         yield Piece(
@@ -55,6 +67,11 @@ def quoted(asked: Asked, places: Sequence[int], relevant: Scores, section: str) 
             score=float(relevant[place]),
             why=f"relevance {relevant[place]:.2f}, found in its theme",
         )
+
+
+def n_tokens(pieces: Iterable[Piece]) -> int:
+    """Count about how many tokens pieces take together."""
+    return sum(tokens.count(piece.text) for piece in pieces)
 
 
 def within(pieces: Sequence[Piece], n_tokens: float) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,9 +20,11 @@ from pipeline.condense import summaries
 from pipeline.condense.clustering import Clustering
 from pipeline.condense.summaries import Member
 from pipeline.condense.terms import terms
+from pipeline.records import Scope
 from retrieval.context.entry import Entry
 
 FloatRows = npt.NDArray[np.float32]
+NO_VECTORS: Final[FloatRows] = np.zeros((0, 0), dtype=np.float32)
 LookUp = Callable[[Sequence[bytes]], Mapping[bytes, str]]
 """Gives those of the summaries, by digest, that are stored and may be used."""
 
@@ -94,6 +97,39 @@ class Grouping:
         group = Group(tuple(members), _as_written(self._clustering.theme(number), entries), digest_of(entries))
         self._groups[number] = len(members), group
         return group
+
+
+class KeptGroupings:
+    """The groupings of the sessions asked about lately; safe to share between threads.
+
+    Args:
+        max_entries: exchanges in all of them together, at most, but always those of the last.
+    """
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[Scope, str, int], _Kept] = OrderedDict()
+
+    def groups(self, key: tuple[Scope, str, int], entries: Sequence[Entry], vectors: FloatRows) -> list[Group]:
+        """Group exchanges, going on from those grouped before under this key."""
+        with self._lock:
+            kept = self._kept.setdefault(key, _Kept())
+            self._kept.move_to_end(key)
+            kept.n_entries = len(entries)
+            while len(self._kept) > 1 and sum(one.n_entries for one in self._kept.values()) > self._max_entries:
+                self._kept.popitem(last=False)
+        with kept.lock:
+            return kept.grouping.groups(entries, vectors)
+
+
+class _Kept:
+    """A grouping that is kept, and who works on it."""
+
+    def __init__(self) -> None:
+        self.grouping = Grouping()
+        self.lock = threading.Lock()
+        self.n_entries = 0
 
 
 class Summaries:

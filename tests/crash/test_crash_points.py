@@ -40,6 +40,7 @@ N_ROUNDS = 3
 DONE_WITHIN_S = 30.0
 SCOPES = [Scope("user", "u1"), Scope("user", "u10"), Scope("thread", "u1")]
 EPOCH_S = 1_700_000_000
+N_TALKED = 3
 OTHER_GROUP = "another"
 QUERIES = ["the harbour in round 1", "lanterns at night", "who went home"]
 SETTINGS = {
@@ -47,6 +48,7 @@ SETTINGS = {
     "TURNSTREAM_INDEX__GROWTH": "0",
     "TURNSTREAM_STREAM__BLOCK_MS": "50",
     "TURNSTREAM_SUMMARY__SETTLE_S": "0",
+    "TURNSTREAM_SUMMARY__THEME_TURNS": "1",
     "TURNSTREAM_WORKERS__SWEEP_EVERY_S": "0.1",
     "TURNSTREAM_LOG_LEVEL": "warning",
     "TURNSTREAM_LOG_FORMAT": "json",
@@ -83,15 +85,15 @@ def events_of(number: int) -> Iterator[Event]:
 
 
 def talk(scope: Scope, number: int) -> Iterator[Event]:
-    """Three exchanges more of a session that is long enough to have a theme."""
-    for at in range(3):
+    """More of a session that is in the end long enough to have themes."""
+    for at in range(N_TALKED):
         for role, content in (
             ("user", f"When does ferry {number} {at} sail?"),
             ("assistant", f"Ferry {at} sails soon."),
         ):
             yield Turn(
                 scope=scope, session_id="t", role=role, content=content, timestamp=EPOCH_S + 60 * number + at,
-                event_id=f"{number}-{at}-{role}", index=2 * (3 * number + at) + (role == "assistant"),
+                event_id=f"{number}-{at}-{role}", index=2 * (N_TALKED * number + at) + (role == "assistant"),
             )  # fmt: skip
     yield SessionClosed(scope=scope, session_id="t", timestamp_ms=1000 * (EPOCH_S + number), event_id=f"{number}-end")
 
@@ -224,7 +226,7 @@ def undisturbed(
     ledgers, answers, stream = found
     assert [len(parts["chunks"]) for _, parts in sorted(ledgers.items())] == [
         3 * N_ROUNDS,
-        8 * N_ROUNDS,
+        (2 + 2 * N_TALKED) * N_ROUNDS,
         3 * N_ROUNDS,
     ]
     assert len(ledgers["user/u1"]["summaries"]) == 2

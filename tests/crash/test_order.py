@@ -31,7 +31,7 @@ WORDS = [
     *("harbour", "lantern", "violin", "meadow", "copper", "thunder", "orchid"),
     *("glacier", "saddle", "walnut", "ferry", "quartz", "雪", "büro"),
 ]
-CLOSED_ALONE = {"idle_s": 1e6}
+CLOSED_ALONE = {"idle_s": 1e6, "theme_turns": 1}
 """Summarising every session would take most of the time."""
 EPOCH_S = 1_600_000_000
 

@@ -49,7 +49,7 @@ def talk(scope: Scope, session: str, *, start: int = 0) -> list[Event]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[InProcess]:
-    with InProcess(settings_of(tmp_path / "data")) as running:
+    with InProcess(settings_of(tmp_path / "data", summary={"theme_turns": 1})) as running:
         yield running
 
 
@@ -73,7 +73,9 @@ def desk(invoker: CountingInvoker | None, *, now_ms: int = 2_000_000_000_000) ->
         assert invoker is not None
         return invoker("", text, max_tokens=max_tokens)
 
-    return CondensingDesk(SummarySettings(settle_s=0, idle_s=1e-3), write if invoker else None, lambda: now_ms)
+    return CondensingDesk(
+        SummarySettings(settle_s=0, idle_s=1e-3, theme_turns=1), write if invoker else None, lambda: now_ms
+    )
 
 
 def blocks(memory: Memory, session: str = "s") -> list[str]:
@@ -211,6 +213,18 @@ def test_while_the_model_is_away_nothing_is_missing_nor_lost(run: InProcess, mem
     desk(invoker, now_ms=2_000_000_100_000).condense_due(ledger_of(run))
     assert {row[3] for row in rows(run, "themes")} == {"counting-1"}
     assert blocks(memory) != before
+
+
+def test_sessions_that_readers_condense_as_fast_are_left_to_them(run: InProcess, memory: Memory) -> None:
+    """To choose sentences ahead of any question would cost a twelfth of what embedding costs."""
+    run.publish(*talk(SCOPE, "s"))
+    run.embed()
+    before = blocks(memory)
+    left = CondensingDesk(SummarySettings(settle_s=0, idle_s=1e-3), None, lambda: 2_000_000_000_000)
+    left.condense_due(ledger_of(run))
+    assert rows(run, "themes") == []
+    assert len(rows(run, "facts")) == 2
+    assert blocks(memory) == before
 
 
 def test_facts_found_twice_are_stored_once(run: InProcess) -> None:

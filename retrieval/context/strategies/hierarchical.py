@@ -34,6 +34,7 @@ _MOST_FACTS: Final = 40
 _BEFORE: Final = 2
 _QUOTED_SHARE: Final = 0.7
 """Of the room, what quotations may take before an exchange of the short-term tier has to help as much as they do."""
+_FIRST_QUOTED: Final = 8
 _TIGHT_SHARE: Final = 0.15
 """Of the room, what the immediate tier takes where others help more with the objective."""
 _LINES: Final = ((400, 2), (200, 1), (100, 0), (50, 0))
@@ -49,17 +50,17 @@ class Hierarchical:
         """Offer what is told of each tier; changes nothing."""
         divided = tiers(len(asked.entries))
         relevant = drilling.scores(asked)
-        groups = _groups(asked, divided)
-        ranked = drilling.ranked(groups, relevant)
         quoted = list(drilling.quoted(asked, divided.long_term, relevant, EARLIER))
         immediate, lately = _immediate(asked, divided, relevant), _short_term(asked, divided, relevant)
-        left = {*divided.long_term}.difference(*(group.places for _, group in ranked))
+        left = set[int]()
         if _is_tight([*immediate, *lately, *quoted], quoted, room_of(asked)):
             immediate = [_within(piece, _TIGHT_SHARE * room_of(asked) / IMMEDIATE) for piece in immediate]
             least = quoted[drilling.within(quoted, _QUOTED_SHARE * room_of(asked)) - 1].score
             left |= {place for place in divided.short_term if relevant[place] < least}
             lately = [piece for piece in lately[1:] if piece.score >= least]
-        unused = sorted(left)
+        taken = drilling.n_tokens([*immediate, *lately, *quoted[:_FIRST_QUOTED]])
+        ranked = drilling.ranked(_groups(asked, divided), relevant, room_of(asked) - taken)
+        unused = sorted(left.union(divided.long_term).difference(*(group.places for _, group in ranked)))
         return Offer(
             pieces=[*immediate, *lately, *quoted, *_long_term(asked, ranked), *_profile(asked)],
             sections=tuple(SHARES),
@@ -70,7 +71,7 @@ class Hierarchical:
 
 def _is_tight(pieces: Sequence[Piece], quoted: Sequence[Piece], room: int) -> bool:
     """Tell whether what helps with the objective has to be given room by what does not."""
-    return bool(quoted) and sum(tokens.count(piece.text) for piece in pieces) > room
+    return bool(quoted) and drilling.n_tokens(pieces) > room
 
 
 def _within(piece: Piece, n_tokens: float) -> Piece:
@@ -206,7 +207,7 @@ def _day(time_ms: int) -> str:
 
 def _left(asked: Asked, place: int, divided: Tiers, relevant: Scores) -> Decision:
     is_old = place in divided.long_term
-    why = f"long-term: not in one of the {drilling.MOST_THEMES} themes that come first"
+    why = f"long-term: {drilling.LEFT}"
     return Decision(
         entry_ids=(asked.entries[place].entry_id,),
         is_kept=False,

@@ -34,11 +34,11 @@ class Semantic:
         first_verbatim = max(0, n - SEMANTIC_VERBATIM)
         relevant = drilling.scores(asked)
         groups = asked.condensed.groups(asked.entries, asked.vectors, SEMANTIC_VERBATIM)
-        ranked = drilling.ranked(groups, relevant)
         latest = [_latest(asked, place, relevant) for place in range(n - 1, first_verbatim - 1, -1)]
         quoted = list(drilling.quoted(asked, range(first_verbatim), relevant, QUOTED))
-        themes = _themes(asked, ranked, n_verbatim=n - first_verbatim)
         n_first = drilling.within(quoted, _QUOTED_SHARE * room_of(asked)) if quoted else 0
+        ranked = drilling.ranked(groups, relevant, room_of(asked) - drilling.n_tokens([*latest, *quoted[:n_first]]))
+        themes = _themes(asked, ranked, n_verbatim=n - first_verbatim)
         shown = {place for _, group in ranked for place in group.places}
         left = [place for group in groups for place in group.places if place not in shown]
         return Offer(
@@ -93,5 +93,5 @@ def _left(asked: Asked, place: int, relevant: Scores) -> Decision:
         entry_ids=(asked.entries[place].entry_id,),
         is_kept=False,
         score=float(relevant[place]),
-        why=f"not in one of the {drilling.MOST_THEMES} themes that come first",
+        why=drilling.LEFT,
     )
