@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retrieval.context.answer import Context
-    from retrieval.context.entry import Entry, Outcome
-    from retrieval.context.session_memory import SessionMemory, SessionRecord
+    from retrieval.context.entries.entry import Entry, Outcome
+    from retrieval.context.layout.answer import Context
+    from retrieval.context.session.session_memory import SessionMemory, SessionRecord
     from retrieval.hits import Hit, Retrieval
     from retrieval.memory import Memory, open_memory
     from retrieval.memory_store import MemoryStore
@@ -40,17 +40,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Context": "retrieval.context.answer",
-    "Entry": "retrieval.context.entry",
+    "Context": "retrieval.context.layout.answer",
+    "Entry": "retrieval.context.entries.entry",
     "Hit": "retrieval.hits",
     "Memory": "retrieval.memory",
     "MemoryStore": "retrieval.memory_store",
-    "Outcome": "retrieval.context.entry",
+    "Outcome": "retrieval.context.entries.entry",
     "Retrieval": "retrieval.hits",
     "SearchableSessionStoreProtocol": "retrieval.search.protocol",
     "SessionHit": "retrieval.search.protocol",
-    "SessionMemory": "retrieval.context.session_memory",
-    "SessionRecord": "retrieval.context.session_memory",
+    "SessionMemory": "retrieval.context.session.session_memory",
+    "SessionRecord": "retrieval.context.session.session_memory",
     "SessionRetriever": "retrieval.session_retriever",
     "SessionSummary": "retrieval.search.protocol",
     "SessionSummaryStore": "retrieval.summary_store",

@@ -19,8 +19,8 @@ from pipeline.settings import ContextSettings, RetrievalSettings, Settings, load
 from pipeline.shards import Shards
 from retrieval.cognitive_score import Weights
 from retrieval.context.context import ContextWriter
-from retrieval.context.entry import Outcome
-from retrieval.context.session_memory import SessionMemory, SessionStore
+from retrieval.context.entries.entry import Outcome
+from retrieval.context.session.session_memory import SessionMemory, SessionStore
 from retrieval.fused.model import Models, models_of
 from retrieval.fused_retriever import FusedRetriever
 from retrieval.hits import Retrieval, to_hit

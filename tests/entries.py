@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.settings import ContextSettings
-from retrieval.context.entry import Entry
+from retrieval.context.entries.entry import Entry
 from retrieval.context.strategies.protocol import Asked
 from tests.fakes import FakeEmbedder
 

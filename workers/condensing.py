@@ -25,10 +25,8 @@ from pipeline.records import Scope
 from pipeline.settings import SummarySettings
 from pipeline.summarise import Completion
 from pipeline.summarise.extractive import MODEL
-from retrieval.context.condensed import stated_by
-from retrieval.context.entry import Entry
-from retrieval.context.session_entries import read_entries
-from retrieval.context.themes import (
+from retrieval.context.condensing.condensed import stated_by
+from retrieval.context.condensing.themes import (
     NO_VECTORS,
     VERBATIM,
     FloatRows,
@@ -38,6 +36,8 @@ from retrieval.context.themes import (
     is_current,
     member_of,
 )
+from retrieval.context.entries.entry import Entry
+from retrieval.context.entries.reading import read_entries
 
 _TURNS_AT_ONCE: Final = 2_000
 _SESSIONS_AT_ONCE: Final = 16

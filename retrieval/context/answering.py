@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from retrieval import passage_chances, passage_search
-from retrieval.context.entry import Entry
-from retrieval.context.entry_words import Scores
+from retrieval.context.entries.entry import Entry
+from retrieval.context.entries.words import Scores
 from retrieval.embedded_question import Asked
 from retrieval.passage_search import Sought
 from retrieval.reader import View

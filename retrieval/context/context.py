@@ -16,14 +16,15 @@ from typing import Final, Protocol, cast
 from pipeline.errors import ConfigError, LedgerBusyError, ModelMismatchError, TransientError
 from pipeline.ledger import passage_reads
 from pipeline.records import Scope
-from retrieval.context import answering, budget, elsewhere, tokens
-from retrieval.context.answer import Context
-from retrieval.context.archive import SessionEntries
-from retrieval.context.block import Layout
-from retrieval.context.condensed import CondensedScopes
-from retrieval.context.entry_facts import EntryFacts
+from retrieval.context import answering, elsewhere
+from retrieval.context.condensing.condensed import CondensedScopes
+from retrieval.context.entries.entry_facts import EntryFacts
+from retrieval.context.layout import budget, tokens
+from retrieval.context.layout.answer import Context
+from retrieval.context.layout.block import Layout
 from retrieval.context.relevance import cosines
-from retrieval.context.session_memory import SessionMemory, SessionStore
+from retrieval.context.session.archive import SessionEntries
+from retrieval.context.session.session_memory import SessionMemory, SessionStore
 from retrieval.context.strategies.protocol import Asked, CountTokens, Offer, Strategy
 from retrieval.embedded_question import ask
 from retrieval.hits import Retrieval

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from pipeline.ledger.words import placed_words
-from retrieval.context.cutting import cut
+from retrieval.context.layout.cutting import cut
 from retrieval.context.strategies.protocol import Offer, Piece
 from retrieval.fused.asking import stop_stems
 from retrieval.hits import Hit

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.context.entry_facts import EntryFacts
-from retrieval.context.entry_words import Scores
+from retrieval.context.entries.entry_facts import EntryFacts
+from retrieval.context.entries.words import Scores
 from retrieval.context.strategies.protocol import Asked
 
 LEAST_COSINE: Final = 0.3

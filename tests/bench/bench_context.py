@@ -24,9 +24,9 @@ from pipeline.embed.hashing import HashingEmbedder
 from pipeline.records import Scope, Turn
 from pipeline.shards import Shards
 from retrieval import Memory, open_memory
-from retrieval.context.compression import n_bytes, shorten, vocabulary
+from retrieval.context.condensing.compression import n_bytes, shorten, vocabulary
 from retrieval.context.context import STRATEGIES
-from retrieval.context.cutting import cut
+from retrieval.context.layout.cutting import cut
 from retrieval.fused.lexical import STOP_WORDS
 from tests.ledgers import remember
 from workers.evaluate import datasets

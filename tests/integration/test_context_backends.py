@@ -22,7 +22,7 @@ from pipeline.stream import connect
 from retrieval import open_memory
 from retrieval.context.backends import opening
 from retrieval.context.backends.protocol import Kept, SessionKey
-from retrieval.context.entry import Entry
+from retrieval.context.entries.entry import Entry
 from tests.conftest import RunningServer, StartServer
 from tests.postgres import RunningPostgres
 from tests.small_pipeline import SmallPipeline

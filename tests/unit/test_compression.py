@@ -9,9 +9,9 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.context import compression, protected
-from retrieval.context.compression import MARK, n_bytes, shorten, vocabulary
-from retrieval.context.cutting import cut
+from retrieval.context.condensing import compression, protected
+from retrieval.context.condensing.compression import MARK, n_bytes, shorten, vocabulary
+from retrieval.context.layout.cutting import cut
 from tests.planted_facts import planted, told
 
 KEPT = [

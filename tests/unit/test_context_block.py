@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
-from retrieval.context.block import Layout, item
-from retrieval.context.cleaning import cleaned
-from retrieval.context.wording import exchange
+from retrieval.context.layout.block import Layout, item
+from retrieval.context.layout.cleaning import cleaned
+from retrieval.context.layout.wording import exchange
 from tests.entries import NOW_MS, entry
 
 HOSTILE = [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.context import budget, tokens
+from retrieval.context.layout import budget, tokens
 from retrieval.context.strategies.protocol import Decision, Offer, Piece
 
 COUNTERS: dict[str, Callable[[str], int]] = {

@@ -7,8 +7,8 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.context.ages import age
-from retrieval.context.cutting import ELLIPSIS, cut
+from retrieval.context.layout.ages import age
+from retrieval.context.layout.cutting import ELLIPSIS, cut
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 

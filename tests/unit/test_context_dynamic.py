@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pipeline.settings import ContextSettings
-from retrieval.context import budget
-from retrieval.context.answer import Context
-from retrieval.context.entry import Entry
-from retrieval.context.entry_facts import EntryFacts
+from retrieval.context.entries.entry import Entry
+from retrieval.context.entries.entry_facts import EntryFacts
+from retrieval.context.layout import budget
+from retrieval.context.layout.answer import Context
 from retrieval.context.strategies.dynamic import Dynamic
 from retrieval.context.strategies.protocol import Asked
 from tests.entries import MINUTE_MS, NOW_MS, asked, entry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from retrieval.context import budget
-from retrieval.context.entry import Outcome
+from retrieval.context.entries.entry import Outcome
+from retrieval.context.layout import budget
 from retrieval.context.strategies.fixed import Fixed
 from tests.entries import DAY_MS, MINUTE_MS, NOW_MS, asked, entry
 

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.context.entry import Entry
-from retrieval.context.entry_facts import EntryFacts
-from retrieval.context.entry_words import identifiers
+from retrieval.context.entries.entry import Entry
+from retrieval.context.entries.entry_facts import EntryFacts
+from retrieval.context.entries.words import identifiers
 from retrieval.context.relevance import facts_of, relevance
 from tests.entries import asked, entry
 

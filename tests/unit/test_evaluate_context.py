@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.records import Scope, Turn
 from pipeline.shards import Shards
 from retrieval import open_memory
-from retrieval.context.block import Layout, item
+from retrieval.context.layout.block import Layout, item
 from tests.fakes import FakeEmbedder
 from tests.ledgers import remember
 from workers.evaluate import context, context_html, evidence

@@ -17,9 +17,9 @@ from pipeline.ledger import events
 from pipeline.ledger.session_reads import SessionTurn
 from pipeline.records import Event, Scope, SessionDeleted, TurnDeleted
 from pipeline.shards import Shards
-from retrieval.context import exchanges
-from retrieval.context.archive import SessionArchive, SessionEntries
-from retrieval.context.entry import Entry, Outcome
+from retrieval.context.entries import exchanges
+from retrieval.context.entries.entry import Entry, Outcome
+from retrieval.context.session.archive import SessionArchive, SessionEntries
 from retrieval.reader import ShardReaders
 from tests.fakes import FakeEmbedder
 from tests.ledgers import NOW_MS, open_ledger, remember, turn

@@ -19,7 +19,7 @@ from pipeline.records import SessionClosed, TurnDeleted
 from pipeline.settings import mask_url
 from retrieval import Memory, Outcome, open_memory
 from retrieval.context.backends import record
-from retrieval.context.entry import Entry
+from retrieval.context.entries.entry import Entry
 from tests.ledgers import NOW_MS, turn
 from tests.small_pipeline import SCOPE, SmallPipeline, _embedder
 from workers.checkup import Verdict, verify_data

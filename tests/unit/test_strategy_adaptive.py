@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.settings import ContextSettings
-from retrieval.context import budget, compression, pacing, protected
-from retrieval.context.entry import Entry
-from retrieval.context.pacing import INITIAL, RULES, SHARES, Degree, Level, Topic
+from retrieval.context.condensing import compression, pacing, protected
+from retrieval.context.condensing.pacing import INITIAL, RULES, SHARES, Degree, Level, Topic
+from retrieval.context.entries.entry import Entry
+from retrieval.context.layout import budget
 from retrieval.context.strategies.adaptive import Adaptive, spread
 from retrieval.context.strategies.protocol import Asked, Offer
 from tests.planted_facts import planted, told

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.condense.faithful import unfounded
-from retrieval.context import budget, tokens
-from retrieval.context.condensed import Condensed
-from retrieval.context.entry import Entry
+from retrieval.context.condensing.condensed import Condensed
+from retrieval.context.condensing.themes import SEMANTIC_VERBATIM
+from retrieval.context.entries.entry import Entry
+from retrieval.context.layout import budget, tokens
 from retrieval.context.strategies.protocol import Asked, Piece
 from retrieval.context.strategies.semantic import LATEST, QUOTED, THEMES, Semantic
-from retrieval.context.themes import SEMANTIC_VERBATIM
 from tests.entries import asked, entry
 from tests.topics import TOPICS
 

@@ -6,7 +6,7 @@ import apsw
 
 from pipeline.condense.facts import RULES
 from pipeline.ledger import check, condensed
-from retrieval.context.condensed import stated_by, stated_by_row
+from retrieval.context.condensing.condensed import stated_by, stated_by_row
 from workers.checkup.finding import Finding, damaged
 
 _TURNS_AT_ONCE = 2_000

@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from retrieval.context.answer import Context
 from retrieval.context.context import STRATEGIES
+from retrieval.context.layout.answer import Context
 from workers.cli import common
 from workers.cli.reading import memory_of
 

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from retrieval.context.layout.wording import LEAST_TOKENS, exchanges_within
 from retrieval.context.relevance import facts_of
 from retrieval.context.strategies.protocol import Asked, Offer, Piece, room_of
-from retrieval.context.wording import LEAST_TOKENS, exchanges_within
 
 _FEWEST: Final = 32
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 from pipeline.records import Scope, Turn
 from pipeline.settings import ContextSettings
 from retrieval import Memory
-from retrieval.context import budget
-from retrieval.context.answer import Context
 from retrieval.context.context import STRATEGIES
-from retrieval.context.entry_facts import EntryFacts
+from retrieval.context.entries.entry_facts import EntryFacts
+from retrieval.context.layout import budget
+from retrieval.context.layout.answer import Context
 from retrieval.context.strategies.protocol import Asked, Strategy
 from workers.evaluate import evidence, metrics
 from workers.evaluate.asked import AskedQuestion

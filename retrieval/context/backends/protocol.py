@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from pipeline.records import Scope
-from retrieval.context.entry import Entry
+from retrieval.context.entries.entry import Entry
 
 _DIGEST_BYTES: Final = 20
 

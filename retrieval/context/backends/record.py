@@ -14,7 +14,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey
-from retrieval.context.entry import Entry
+from retrieval.context.entries.entry import Entry
 
 _FORMAT: Final = 1
 _log = structlog.get_logger()

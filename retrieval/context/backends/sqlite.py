@@ -6,8 +6,8 @@ Keeps nothing of its own. So there is nothing to add, to purge, to set aside or 
 from __future__ import annotations
 
 from pipeline.records import Scope
-from retrieval.context.archive import SessionArchive
 from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey
+from retrieval.context.session.archive import SessionArchive
 
 
 class SqliteWindows:

@@ -22,11 +22,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.context import compression, pacing, tokens, wording
-from retrieval.context.answer import Decisions
-from retrieval.context.entry import Entry
-from retrieval.context.entry_words import Scores
-from retrieval.context.pacing import SHARES, Level
+from retrieval.context.condensing import compression, pacing
+from retrieval.context.condensing.pacing import SHARES, Level
+from retrieval.context.entries.entry import Entry
+from retrieval.context.entries.words import Scores
+from retrieval.context.layout import tokens, wording
+from retrieval.context.layout.answer import Decisions
 from retrieval.context.relevance import Relevance, facts_of, relevance
 from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
 

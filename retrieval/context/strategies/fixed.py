@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from retrieval.context.answer import Decisions
+from retrieval.context.layout.answer import Decisions
+from retrieval.context.layout.wording import exchange, shorter_exchanges
 from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece
-from retrieval.context.wording import exchange, shorter_exchanges
 
 
 class Fixed:

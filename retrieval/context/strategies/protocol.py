@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.settings import ContextSettings
-from retrieval.context.condensed import Condensed
-from retrieval.context.entry import Entry
-from retrieval.context.entry_facts import EntryFacts
+from retrieval.context.condensing.condensed import Condensed
+from retrieval.context.entries.entry import Entry
+from retrieval.context.entries.entry_facts import EntryFacts
 
 FloatRows = npt.NDArray[np.float32]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from retrieval.context import drilling
-from retrieval.context.answer import Decisions
-from retrieval.context.entry_words import Scores
+from retrieval.context.condensing import drilling
+from retrieval.context.condensing.themes import SEMANTIC_VERBATIM, Group
+from retrieval.context.condensing.tiers import period
+from retrieval.context.entries.words import Scores
+from retrieval.context.layout.answer import Decisions
+from retrieval.context.layout.wording import exchanges_within
 from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
-from retrieval.context.themes import SEMANTIC_VERBATIM, Group
-from retrieval.context.tiers import period
-from retrieval.context.wording import exchanges_within
 
 THEMES: Final = "Earlier, by theme"
 QUOTED: Final = "From earlier, about this"

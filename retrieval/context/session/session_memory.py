@@ -20,14 +20,14 @@ from pipeline.errors import NotFoundError, TransientError
 from pipeline.ledger import forgetting
 from pipeline.records import Scope, from_epoch_ms
 from pipeline.settings import ContextSettings
-from retrieval.context import ledger_writing, remembered
-from retrieval.context.archive import SessionArchive, SessionEntries
 from retrieval.context.backends import opening, record
 from retrieval.context.backends.in_memory import InMemoryWindows
 from retrieval.context.backends.protocol import Kept, SessionKey, Windows
 from retrieval.context.backends.sqlite import SqliteWindows
-from retrieval.context.entry import Entry, Outcome
-from retrieval.context.remembered import Report
+from retrieval.context.entries.entry import Entry, Outcome
+from retrieval.context.session import ledger_writing, remembered
+from retrieval.context.session.archive import SessionArchive, SessionEntries
+from retrieval.context.session.remembered import Report
 from retrieval.reader import ShardReaders
 
 _ID_BYTES: Final = 16

@@ -13,8 +13,8 @@ from typing import Final
 
 from pipeline.condense.terms import terms
 from pipeline.records import from_epoch_ms
-from retrieval.context.entry import Entry, Outcome
-from retrieval.context.themes import IMMEDIATE, SHORT_TERM
+from retrieval.context.condensing.themes import IMMEDIATE, SHORT_TERM
+from retrieval.context.entries.entry import Entry, Outcome
 
 _TOPICS: Final = 5
 _ORDER: Final = (Outcome.DONE, Outcome.FAILED, Outcome.UNKNOWN)

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pipeline.ledger.session_reads import SessionTurn
-from retrieval.context import entry_metadata as told
-from retrieval.context.entry import Entry, Outcome
+from retrieval.context.entries import metadata as told
+from retrieval.context.entries.entry import Entry, Outcome
 
 _SYSTEM: Final = frozenset({"system", "developer"})
 _TOOL: Final = frozenset({"tool", "function"})

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pipeline.ledger import words
 from pipeline.ledger.fulltext import UNSPACED
 from pipeline.ledger.words import WordIds
-from retrieval.context.entry import Entry
+from retrieval.context.entries.entry import Entry
 from retrieval.fused.asking import stop_stems
 
 Scores = npt.NDArray[np.float32]

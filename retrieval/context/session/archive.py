@@ -24,10 +24,11 @@ from pipeline.ledger.connection import read_meta
 from pipeline.ledger.reads import Vectors, last_trace_id
 from pipeline.ledger.session_reads import SessionCard, SessionTurn
 from pipeline.records import Scope
-from retrieval.context import entry_metadata, exchanges
-from retrieval.context.entry import Entry
-from retrieval.context.entry_vectors import EntryVectors
-from retrieval.context.exchanges import Exchange, Party
+from retrieval.context.entries import exchanges
+from retrieval.context.entries import metadata as entry_metadata
+from retrieval.context.entries.entry import Entry
+from retrieval.context.entries.exchanges import Exchange, Party
+from retrieval.context.entries.vectors import EntryVectors
 from retrieval.reader import ShardReader, ShardReaders
 
 MAX_BYTES: Final = 128 << 20

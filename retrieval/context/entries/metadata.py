@@ -21,7 +21,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from retrieval.context.entry import Outcome
+from retrieval.context.entries.entry import Outcome
 
 EXCHANGE: Final = "exchange"
 _TOOLS: Final = ("tools", "tool_calls")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from retrieval.context import protected
+from retrieval.context.condensing import protected
 from retrieval.fused.lexical import STOP_WORDS
 
 MARK: Final = "[…]"

@@ -19,8 +19,9 @@ from pipeline.contract.limits import reject_long_content
 from pipeline.errors import PoisonError
 from pipeline.ledger.session_reads import REMEMBERED, SessionTurn
 from pipeline.records import Scope, Turn, reject_unstorable
-from retrieval.context import entry_metadata, exchanges
-from retrieval.context.entry import Entry, Outcome
+from retrieval.context.entries import exchanges
+from retrieval.context.entries import metadata as entry_metadata
+from retrieval.context.entries.entry import Entry, Outcome
 
 MAX_ENTRY_ID_CHARS: Final = 400
 _CONCLUSION: Final = "/conclusion"

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.ledger import session_reads
 from pipeline.ledger.reads import Vectors
-from retrieval.context.entry import Entry
+from retrieval.context.entries.entry import Entry
 
 
 class EntryVectors:

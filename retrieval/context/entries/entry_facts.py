@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from pipeline.ledger import words
 from pipeline.ledger.reads import Vectors
-from retrieval.context.entry import Entry, Outcome
-from retrieval.context.entry_words import Identifiers, Numbers, ReadEntry, Scores, WordIndex, terms
+from retrieval.context.entries.entry import Entry, Outcome
+from retrieval.context.entries.words import Identifiers, Numbers, ReadEntry, Scores, WordIndex, terms
 from retrieval.fused.asking import stop_stems
 from retrieval.fused.lexical import K1, B, idf
 

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.settings import ImportanceFactors
-from retrieval.context.entry_facts import FOLLOWING, EntryFacts
-from retrieval.context.entry_words import Scores
+from retrieval.context.entries.entry_facts import FOLLOWING, EntryFacts
+from retrieval.context.entries.words import Scores
 from retrieval.context.relevance import relevance
 from retrieval.context.strategies.protocol import Asked
 

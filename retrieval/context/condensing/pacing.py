@@ -26,9 +26,10 @@ from functools import lru_cache
 from statistics import fmean
 from typing import Final
 
-from retrieval.context import protected, tokens
-from retrieval.context.compression import telling_words
-from retrieval.context.entry import Entry
+from retrieval.context.condensing import protected
+from retrieval.context.condensing.compression import telling_words
+from retrieval.context.entries.entry import Entry
+from retrieval.context.layout import tokens
 
 
 class Degree(StrEnum):

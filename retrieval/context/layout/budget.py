@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from retrieval.context import tokens
-from retrieval.context.answer import Context
-from retrieval.context.block import Layout, item
+from retrieval.context.layout import tokens
+from retrieval.context.layout.answer import Context
+from retrieval.context.layout.block import Layout, item
 from retrieval.context.strategies.protocol import CountTokens, Decision, Offer, Piece
 
 _SLACK_TOKENS: Final = 8

@@ -7,9 +7,9 @@ import apsw
 from pipeline.ledger import session_reads
 from pipeline.ledger.connection import read_meta
 from pipeline.ledger.reads import Vectors
-from retrieval.context import exchanges
-from retrieval.context.entry import Entry
-from retrieval.context.entry_vectors import EntryVectors
+from retrieval.context.entries import exchanges
+from retrieval.context.entries.entry import Entry
+from retrieval.context.entries.vectors import EntryVectors
 
 
 def read_entries(connection: apsw.Connection, session_id: str) -> tuple[list[Entry], Vectors]:

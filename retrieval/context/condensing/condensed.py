@@ -20,8 +20,8 @@ from pipeline.condense.profile import ProfileFact, Stated, resolve
 from pipeline.ledger import condensed as ledgers
 from pipeline.ledger.condensed import FactRow, UserTurn
 from pipeline.records import Scope
-from retrieval.context.entry import Entry
-from retrieval.context.themes import FloatRows, Group, Grouping, KeptGroupings, Summaries, is_current
+from retrieval.context.condensing.themes import FloatRows, Group, Grouping, KeptGroupings, Summaries, is_current
+from retrieval.context.entries.entry import Entry
 from retrieval.reader import ShardReader, ShardReaders
 
 _MOST_ENTRIES: Final = 100_000

@@ -21,7 +21,7 @@ from pipeline.condense.clustering import Clustering
 from pipeline.condense.summaries import Member
 from pipeline.condense.terms import terms
 from pipeline.records import Scope
-from retrieval.context.entry import Entry
+from retrieval.context.entries.entry import Entry
 
 FloatRows = npt.NDArray[np.float32]
 NO_VECTORS: Final[FloatRows] = np.zeros((0, 0), dtype=np.float32)

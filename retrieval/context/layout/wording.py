@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from retrieval.context.ages import age
-from retrieval.context.cleaning import cleaned
-from retrieval.context.cutting import cut
-from retrieval.context.entry import Entry, Outcome
+from retrieval.context.entries.entry import Entry, Outcome
+from retrieval.context.layout.ages import age
+from retrieval.context.layout.cleaning import cleaned
+from retrieval.context.layout.cutting import cut
 
 _SHORTER = ((400, 400, 1), (200, 200, 0), (120, 80, 0), (60, 0, 0))
 """Characters of the objective and of the result, and key results, tried in turn when there is little room."""

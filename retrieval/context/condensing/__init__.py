@@ -1,0 +1,1 @@
+"""What strategies say less with: themes, tiers, importance, variety, fewer words."""

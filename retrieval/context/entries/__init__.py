@@ -1,0 +1,1 @@
+"""Entries: told from turns, with the words, vectors and facts that scorers want to know of them."""

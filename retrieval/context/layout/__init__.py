@@ -1,0 +1,1 @@
+"""The block: what fits the budget, fenced as data, in words that a prompt can hold."""

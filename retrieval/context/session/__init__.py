@@ -1,0 +1,1 @@
+"""The memory of one session: what is remembered, where it is written, what a session holds."""
