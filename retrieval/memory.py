@@ -56,7 +56,7 @@ class Memory:
         settings: defaults and weights of a retrieve.
         context: what session memory holds, and where.
         reranker: an optional second opinion.
-        models: rank for profile ``fused``; the settings' when None.
+        models: rank for profile ``fused``, and tell `search` and `context` what answers; the settings' when None.
         clock: gives epoch milliseconds.
         max_open: shards kept open.
         busy_timeout_ms: longest wait for a locked ledger.
@@ -91,7 +91,9 @@ class Memory:
         self._loaded: tuple[QueryEmbedder, int] | None = None
         self._model_survives_fork = model_survives_fork
         self._session_store = SessionStore(self._readers, context or ContextSettings(), clock=clock)
-        self._sessions = SessionSearch(self._readers, lambda: self.embedder, clock=clock or epoch_ms)
+        self._sessions = SessionSearch(
+            self._readers, lambda: self.embedder, models=self._models, clock=clock or epoch_ms
+        )
         self.search = self._sessions.search
         self.window = self._sessions.window
         self.recent = self._sessions.recent
@@ -100,6 +102,7 @@ class Memory:
             lambda: self.embedder,
             self.retrieve,
             lambda query, scope: self._sessions.search(query, scope, profile="keyword"),
+            models=self._models,
         )
         self.context = self._contexts.context
 
@@ -308,7 +311,7 @@ def open_memory(
         settings: those of this process; read from the environment when None.
         embedder: an embedding model that is loaded already, in place of the settings'.
         reranker: an optional second opinion on the best traces; the settings' when None, which is loaded at once.
-        models: rank for profile ``fused``, in place of the settings'.
+        models: rank for profile ``fused``, `search` and `context`, in place of the settings'.
         clock: gives epoch milliseconds.
 
     Raises:

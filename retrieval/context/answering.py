@@ -16,6 +16,7 @@ from retrieval import passage_chances, passage_search
 from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.words import Scores
 from retrieval.embedded_question import Asked
+from retrieval.fused.model import Models
 from retrieval.passage_search import Sought
 from retrieval.reader import View
 from retrieval.trace_search import Nearest
@@ -25,7 +26,14 @@ _N_READ: Final = 30
 
 
 def chances(
-    view: View, asked: Asked, entries: Sequence[Entry], by_words: Scores, by_meaning: Scores, *, asked_ms: int
+    view: View,
+    asked: Asked,
+    entries: Sequence[Entry],
+    by_words: Scores,
+    by_meaning: Scores,
+    *,
+    models: Models,
+    asked_ms: int,
 ) -> Scores | None:
     """Tell how likely each entry is to answer, ``(n,)`` in [0, 1]; None where no candidate is embedded.
 
@@ -35,6 +43,7 @@ def chances(
         entries: the session's.
         by_words: how much each shares with the objective's words, ``(n,)``.
         by_meaning: how near its meaning each is, ``(n,)``.
+        models: those of profile `fused`.
         asked_ms: when it is asked.
 
     Raises:
@@ -45,11 +54,18 @@ def chances(
     if not offsets:
         return None
     nothing_near = Nearest([], np.empty(0, np.float32))
-    found = passage_search.find(view, asked, asked_ms=asked_ms, sought=Sought(nothing_near, offsets))
+    found = passage_search.find(
+        view,
+        asked,
+        asked_ms=asked_ms,
+        sought=Sought(nothing_near, offsets),
+        with_summaries=models.needs_summaries,
+    )
     if not len(found.passages.candidates):
         return None
     of_turn: dict[int, float] = {}
-    for row, likely in zip(found.passages.candidates.tolist(), passage_chances.chances(found).tolist(), strict=True):
+    each = passage_chances.chances(found, models).tolist()
+    for row, likely in zip(found.passages.candidates.tolist(), each, strict=True):
         offset = found.places[row].turn.turn_offset
         of_turn[offset] = max(of_turn.get(offset, 0.0), likely)
     best = (max((of_turn.get(offset, 0.0) for offset in entry.turn_offsets), default=0.0) for entry in entries)

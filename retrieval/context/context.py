@@ -19,7 +19,7 @@ from pipeline.records import Scope
 from retrieval.context import answering, elsewhere
 from retrieval.context.condensing.condensed import CondensedScopes
 from retrieval.context.entries.entry_facts import EntryFacts
-from retrieval.context.layout import budget, tokens
+from retrieval.context.layout import budget, pinned, tokens
 from retrieval.context.layout.answer import Context
 from retrieval.context.layout.block import Layout
 from retrieval.context.relevance import cosines
@@ -27,6 +27,7 @@ from retrieval.context.session.archive import SessionEntries
 from retrieval.context.session.session_memory import SessionMemory, SessionStore
 from retrieval.context.strategies.protocol import Asked, CountTokens, Offer, Strategy
 from retrieval.embedded_question import ask
+from retrieval.fused.model import Models
 from retrieval.hits import Retrieval
 from retrieval.query_vector import QueryEmbedder, require_not_negative
 from retrieval.search.protocol import SessionHit
@@ -71,18 +72,26 @@ class ContextWriter:
         load_embedder: gives the embedding model, when an objective is first compared with entries that have vectors.
         retrieve: finds what other sessions say.
         search: the same without the model.
+        models: tell what answers an objective; those of profile `fused`.
 
     Raises:
         ConfigError: the template cannot be used.
     """
 
     def __init__(
-        self, store: SessionStore, load_embedder: Callable[[], QueryEmbedder], retrieve: Retrieve, search: Search
+        self,
+        store: SessionStore,
+        load_embedder: Callable[[], QueryEmbedder],
+        retrieve: Retrieve,
+        search: Search,
+        *,
+        models: Models,
     ) -> None:
         self._store = store
         self._load_embedder = load_embedder
         self._retrieve = retrieve
         self._search = search
+        self._models = models
         self._layout = Layout.read(store.settings.template)
         self._facts = _FactsKept(_MOST_ENTRIES_KEPT)
         self._condensed = CondensedScopes(store.readers)
@@ -130,7 +139,8 @@ class ContextWriter:
         with self._store.readers.gate.passing():
             found = SessionMemory(where, self._store).entries(session_id)
             if found.entries:
-                offer = chosen.offer(self._asked(where, session_id, found, name, aim, room, notes))
+                asked = self._asked(where, session_id, found, name, aim, room, notes)
+                offer = pinned.first(chosen.offer(asked), asked)
             elif across_sessions and aim is not None and name in _ACROSS_SESSIONS:
                 offer = self._from_elsewhere(session_id, where, aim, notes)
             else:
@@ -197,7 +207,15 @@ class ContextWriter:
         with self._store.readers.view(scope, model_key) as view:
             if view is None:  # forgotten meanwhile
                 return compared
-            likely = answering.chances(view, question, asked.entries, by_words, by_meaning, asked_ms=asked.now_ms)
+            likely = answering.chances(
+                view,
+                question,
+                asked.entries,
+                by_words,
+                by_meaning,
+                models=self._models,
+                asked_ms=asked.now_ms,
+            )
         return replace(compared, chances=likely)
 
     def _from_elsewhere(self, session_id: str, scope: Scope, objective: str, notes: list[str]) -> Offer:

@@ -86,12 +86,6 @@ class Model:
         return np.asarray(1 / (1 + np.exp(-exponent)), np.float32)
 
 
-def ranking_model(*, with_tokens: bool = True) -> Model:
-    """Give the bundled model for questions and passages with token vectors, or without."""
-    models = bundled_models()
-    return models.with_tokens if with_tokens else models.without_tokens
-
-
 class Models(NamedTuple):
     """The model for questions and passages that have token vectors, and the one for those that have none."""
 

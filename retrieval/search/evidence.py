@@ -21,6 +21,7 @@ import numpy as np
 from pipeline.ledger.passage_reads import Turn
 from retrieval import passage_search
 from retrieval.embedded_question import Asked
+from retrieval.fused.model import Models
 from retrieval.passage_chances import chances
 from retrieval.passage_search import Found, Sought
 from retrieval.reader import View
@@ -50,6 +51,7 @@ class EvidenceRanking:
         near: the traces nearest it.
         limits: which turns count.
         cards: the scope's sessions.
+        models: those of profile `fused`.
         asked_ms: when it is asked.
 
     Raises:
@@ -65,6 +67,7 @@ class EvidenceRanking:
         limits: Limits,
         cards: Cards,
         *,
+        models: Models,
         asked_ms: int,
     ) -> None:
         found = passage_search.find(
@@ -74,11 +77,12 @@ class EvidenceRanking:
             after_ms=limits.after_ms,
             before_ms=limits.before_ms,
             sought=Sought(near.first(_N_NEAR), best.best_turns(_N_MATCHING)),
+            with_summaries=models.needs_summaries,
         )
         self._best = best
         self._anchors: dict[int, int] = {}
         unlikely: dict[int, list[float]] = {}
-        for turn, chance in _likeliest(found, limits):
+        for turn, chance in _likeliest(found, models, limits):
             number = cards.numbers[turn.session_id]
             self._anchors.setdefault(number, turn.turn_offset)
             weights = unlikely.setdefault(number, [])
@@ -104,9 +108,9 @@ class EvidenceRanking:
         return self._best.anchor(connection, session_no)
 
 
-def _likeliest(found: Found, limits: Limits) -> list[tuple[Turn, float]]:
+def _likeliest(found: Found, models: Models, limits: Limits) -> list[tuple[Turn, float]]:
     """List the turns most likely to answer, likeliest first, each once."""
-    likely = chances(found)
+    likely = chances(found, models)
     likeliest: dict[int, tuple[Turn, float]] = {}
     for place in np.argsort(-likely, kind="stable").tolist():
         turn = found.places[found.passages.candidates[place]].turn

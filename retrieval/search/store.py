@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError, NotFoundError
 from pipeline.ledger import passage_reads, reads
 from pipeline.records import Scope
 from retrieval.embedded_question import Asked, ask
+from retrieval.fused.model import Models
 from retrieval.memory_store import Moment, epoch_ms
 from retrieval.query_vector import QueryEmbedder
 from retrieval.reader import ShardReaders
@@ -36,6 +37,7 @@ class SessionSearch:
     Args:
         readers: the open shards.
         load_embedder: gives the embedding model, when profile `best` first has vectors to compare with.
+        models: read the best turns again, for profile `best`; those of profile `fused`.
         clock: gives epoch milliseconds; what "last May" is seen from.
     """
 
@@ -44,10 +46,12 @@ class SessionSearch:
         readers: ShardReaders,
         load_embedder: Callable[[], QueryEmbedder],
         *,
+        models: Models,
         clock: Callable[[], int] = epoch_ms,
     ) -> None:
         self._readers = readers
         self._load_embedder = load_embedder
+        self._models = models
         self._questions = _Questions()
         self._clock = clock
 
@@ -123,7 +127,9 @@ class SessionSearch:
             near = view.nearest(asked.embedded.vector, _N_NEAR, after_ms=limits.after_ms, before_ms=limits.before_ms)
             ranking = _best(view.connection, state, query, limits, _by_turn(near))
             if isinstance(ranking, BestRanking):
-                ranking = EvidenceRanking(view, ranking, asked, near, limits, state.cards, asked_ms=self._clock())
+                ranking = EvidenceRanking(
+                    view, ranking, asked, near, limits, state.cards, models=self._models, asked_ms=self._clock()
+                )
             return page(view.connection, state, ranking)
 
     def window(
