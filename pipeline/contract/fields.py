@@ -132,7 +132,8 @@ class TurnFields(_EventFields):
     metadata: dict[str, Any] | None = Field(
         None,
         description="any JSON object, at most 256 KiB; known keys: source, agent_name, title, lineage_id, "
-        "root_session_id, thread_id, parent_session_id, automated",
+        "root_session_id, thread_id, parent_session_id, automated; of its exchange: key_results, tools, errors, "
+        "outcome, refs, recalls, pinned, turnstream.exchange (turns of a session with one value are one exchange)",
         examples=[{"source": "telegram", "title": "Holiday plans"}],
     )
 

@@ -91,7 +91,7 @@ def test_an_answer_that_nobody_asked_for_is_kept() -> None:
 
 def test_turns_of_one_named_exchange_stay_together() -> None:
     """What an agent remembers while a conversation goes on must not take the conversation's answer."""
-    one, two = {"exchange": "one"}, {"exchange": "two"}
+    one, two = {"turnstream.exchange": "one"}, {"turnstream.exchange": "two"}
     told = said(
         ("user", "published"),
         ("user", "A", one),
@@ -101,6 +101,13 @@ def test_turns_of_one_named_exchange_stay_together() -> None:
         ("assistant", "b", two),
     )
     assert pairs(told) == [("A", "a"), ("published", "answer"), ("B", "b")]
+
+
+def test_a_platforms_own_word_exchange_binds_nothing_together() -> None:
+    """A broker sends it with each turn; its session would be one single entry."""
+    at = {"exchange": "NYSE"}
+    told = said(("user", "A", at), ("assistant", "a", at), ("user", "B", at), ("assistant", "b", at))
+    assert pairs(told) == [("A", "a"), ("B", "b")]
 
 
 def test_metadata_tells_of_an_exchange() -> None:
@@ -131,7 +138,7 @@ KEYS = (
     "refs",
     "recalls",
     "pinned",
-    "exchange",
+    "turnstream.exchange",
     "tool_name",
     "tool_calls",
 )
@@ -190,7 +197,7 @@ def test_the_archive_follows_any_story(tmp_path: Path) -> None:
         for n in range(luck.choice([1, 1, 2, 3])):
             number = f"{step}-{n}"
             role = luck.choice(["user", "user", "assistant", "tool", "system"] if step > 10 else ["user"])
-            metadata = {"exchange": f"x{luck.randrange(8)}"} if luck.random() < 0.2 else {}
+            metadata = {"turnstream.exchange": f"x{luck.randrange(8)}"} if luck.random() < 0.2 else {}
             at = 1.6e9 + (luck.randrange(60) * 90 if luck.random() < 0.2 else step * 90 + n)
             fields: dict[str, Any] = {"role": role, "at": at, "metadata": metadata}
             if luck.random() < 0.1:
@@ -206,12 +213,16 @@ def test_the_archive_follows_any_story(tmp_path: Path) -> None:
         assert snapshot(found) == snapshot(SessionArchive(ShardReaders(shards)).entries(SCOPE, "s1")), step
 
 
-@pytest.mark.parametrize("last", [{"metadata": {"exchange": "x"}}, {"role": "assistant"}, {"speaker": "Cy"}])
+@pytest.mark.parametrize(
+    "last", [{"metadata": {"turnstream.exchange": "x"}}, {"role": "assistant"}, {"speaker": "Cy"}]
+)
 def test_a_turn_that_changes_what_was_settled_is_seen(tmp_path: Path, last: dict[str, Any]) -> None:
     """One more of an old name, or the first of another role, tells old exchanges anew."""
     shards = Shards(tmp_path)
     archive = SessionArchive(ShardReaders(shards))
-    named = [turn(SCOPE, f"n{n}", f"named {n}", at=1.6e9 + n, metadata={"exchange": "x"}) for n in range(2)]
+    named = [
+        turn(SCOPE, f"n{n}", f"named {n}", at=1.6e9 + n, metadata={"turnstream.exchange": "x"}) for n in range(2)
+    ]
     talk = [turn(SCOPE, f"e{n}", f"talk {n}", at=1.6e9 + 9 + n, speaker=("Ann", "Bo")[n % 2]) for n in range(6)]
     for event in [*named, *talk, turn(SCOPE, "last", "last", at=1.6e9 + 99, **last)]:
         remember(shards, SCOPE, [event], EMBEDDER)

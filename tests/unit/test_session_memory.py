@@ -171,7 +171,12 @@ def test_the_turns_of_a_remembered_exchange_are_edited_and_deleted_as_any(
     """What a user corrects or takes back counts for the agent's memory, too."""
     memory.remember("s1", SCOPE, "ask", "answer", entry_id="one")
     memory.remember("s1", SCOPE, "other", "answer", entry_id="two")
-    edited = {"role": "assistant", "turn_id": "one/conclusion", "revision": 1, "metadata": {"exchange": "one"}}
+    edited = {
+        "role": "assistant",
+        "turn_id": "one/conclusion",
+        "revision": 1,
+        "metadata": {"turnstream.exchange": "one"},
+    }
     pipeline.publish([turn(SCOPE, "e", "answer, rather", at=NOW_MS / 1000, **edited)])
     assert ("ask", "answer, rather") in exchanges(memory)
     pipeline.publish([TurnDeleted(scope=SCOPE, session_id="s1", turn_id="two", timestamp_ms=NOW_MS, event_id="d")])

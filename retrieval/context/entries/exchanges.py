@@ -11,8 +11,8 @@ reads nothing: the same turns give the same entries, in whatever order they once
 | any other role | answering |
 
 Where all have one role, as when people talk, or nobody is called `user`, the first who speaks asks and the others
-answer, each named before their words. What a turn's metadata names as its ``exchange`` is one exchange, whatever
-stands between: that is how `remember` keeps an objective and its conclusion together.
+answer, each named before their words. What bears one name as ``turnstream.exchange`` in its metadata is one
+exchange, whatever stands between: that is how `remember` keeps an objective and its conclusion together.
 
 Why an hour: of somebody whom nobody answers, what was said another time is another objective.
 """

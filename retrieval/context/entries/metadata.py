@@ -2,17 +2,21 @@
 
 A publisher may have put anything there: what is of another type than it should be says nothing.
 
-| key | what it says |
+| key, first those that are public | what it says |
 |---|---|
-| `exchange` | a name: turns of one session that bear it are one exchange |
+| `turnstream.exchange` | a name: turns of one session that bear it are one exchange |
 | `key_results` | findings worth keeping: texts |
-| `tools`, `tool_calls` | names of tools called, once for each call; or objects that have a name |
-| `tool_name`, `tool`, `name` | of a tool's own turn: which it is |
-| `errors`, `n_errors`, `error`, `is_error` | how many calls failed: a number, a list of them, a message, or true |
+| `tools` | names of tools called, once for each call; or objects that have a name |
+| `errors` | how many calls failed: a number, a list of them, a message, or true |
 | `outcome` | `done`, `failed` or `unknown` |
 | `recalls` | how often the exchange was brought up again |
 | `refs` | ids of exchanges it refers to |
 | `pinned` | true: keep it in every context |
+| `tool_calls` | also read, as agents write it: as `tools` |
+| `n_errors`, `error`, `is_error` | also read: as `errors` |
+| `tool_name`, `tool`, `name` | also read, of a tool's own turn: which it is |
+
+Why one key has a prefix: it binds turns together, and a platform has `exchange` for things of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from typing import Any, Final
 
 from retrieval.context.entries.entry import Outcome
 
-EXCHANGE: Final = "exchange"
+EXCHANGE: Final = "turnstream.exchange"
 _TOOLS: Final = ("tools", "tool_calls")
 _TOOL_NAMES: Final = ("tool_name", "tool", "name")
 _ERRORS: Final = ("errors", "n_errors", "error", "is_error")
