@@ -103,6 +103,17 @@ def test_what_is_remembered_is_context_at_once(opened) -> None:
     assert "nothing of this scope is embedded" in found.notes[0]
 
 
+def test_what_is_pinned_is_context_whatever_came_after(shards, opened) -> None:
+    """Older than the last exchanges, and not asked about; by every strategy."""
+    old = turn(SCOPE, "old", "Never give me nuts.", at=NOW_S - 86_400, metadata={"pinned": True})
+    with closing(open_ledger(shards, SCOPE)) as ledger:
+        events.apply(ledger, [old], now_ms=NOW_MS)
+    say(shards, SCOPE, "s1", *TRIP)
+    bot = opened(n_exchanges=1)
+    for strategy in STRATEGIES:
+        assert "Never give me nuts." in bot.context("s1", SCOPE, "Porto in June", strategy).block
+
+
 def test_settings_choose_strategy_and_room(shards, opened) -> None:
     """A call may choose otherwise."""
     say(shards, SCOPE, "s1", *TRIP)

@@ -30,7 +30,7 @@ def fit(
     """Take what fits of an offer.
 
     With shares, a section may use its own and what the sections before it left; in the end, what nobody used goes to
-    whatever was left out, in the order of the offer.
+    whatever was left out, in the order of the offer. Of the first ones, each has an equal share of the whole room.
 
     Args:
         offer: pieces, best first.
@@ -48,7 +48,8 @@ def fit(
     filling = _Filling(offer, layout or Layout(), count)
     for pieces, cap in _rounds(offer, max_tokens, filling.n_empty):
         for place, piece in pieces:
-            if not filling.has_room_for(place, piece, cap) and offer.ends_at_first_left_out:
+            is_taken = filling.has_room_for(place, piece, cap)
+            if not is_taken and offer.ends_at_first_left_out and place >= offer.n_first:
                 break
     return Context(
         block=filling.text,
@@ -67,6 +68,8 @@ _Numbered = tuple[int, Piece]
 def _rounds(offer: Offer, max_tokens: int, n_empty: int) -> Iterator[tuple[Iterable[_Numbered], float]]:
     """Give pieces with their numbers, and the tokens that the block may have once they are taken."""
     numbered = list(enumerate(offer.pieces))
+    for place, piece in numbered[: offer.n_first]:
+        yield [(place, piece)], n_empty + (max_tokens - n_empty) * (place + 1) / offer.n_first
     if offer.shares:
         whole = sum(offer.shares.get(section, 0) for section in offer.sections) or 1
         so_far = 0.0

@@ -100,6 +100,7 @@ class Offer:
         sections: headings in the order of the block.
         shares: of the room, by section; what one leaves unused flows on to the next. Empty: first come, first served.
         ends_at_first_left_out: what comes after a piece that does not fit is not taken either.
+        n_first: so many pieces, the first ones, are taken before all others, whatever the shares; see `pinned`.
     """
 
     pieces: Sequence[Piece]
@@ -107,6 +108,7 @@ class Offer:
     sections: Sequence[str] = ("",)
     shares: Mapping[str, float] = field(default_factory=dict)
     ends_at_first_left_out: bool = False
+    n_first: int = 0
 
 
 class Strategy(Protocol):
