@@ -5,12 +5,14 @@ only those whose members changed. What a summary model writes counts only if it 
 that its source does not; else the most telling sentences stand in its place. Without a model only long sessions are
 condensed: of others readers choose sentences in milliseconds, and few are ever asked for. While the model cannot be
 reached the session waits, and readers make those sentences themselves: nothing is missing meanwhile, and nothing is
-lost.
+lost. A session
+on which three workers ended is left to its readers until it changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +20,7 @@ import structlog
 
 from pipeline.condense import summaries
 from pipeline.condense.facts import RULES
-from pipeline.errors import SummaryError
+from pipeline.errors import SummaryError, TransientError
 from pipeline.ledger import Ledger, condensed, session_reads
 from pipeline.ledger.condensed import NewFact, NewTheme, Uncondensed
 from pipeline.records import Scope
@@ -27,7 +29,6 @@ from pipeline.summarise import Completion
 from pipeline.summarise.extractive import MODEL
 from retrieval.context.condensing.condensed import stated_by
 from retrieval.context.condensing.themes import (
-    NO_VECTORS,
     VERBATIM,
     FloatRows,
     Group,
@@ -42,6 +43,7 @@ from retrieval.context.entries.reading import read_entries
 _TURNS_AT_ONCE: Final = 2_000
 _SESSIONS_AT_ONCE: Final = 16
 _MOST_ENTRIES: Final = 50_000
+_MOST_ENDED: Final = 3
 _LONGEST_WAIT_S, _MOST_DOUBLINGS = 3_600.0, 20
 _log = structlog.get_logger()
 
@@ -65,12 +67,20 @@ class CondensingDesk:
         settings: idle and settle times, retries.
         write: asks the summary model; None: summaries are made of sentences.
         clock: epoch milliseconds.
+        beat: called before each step that may take a while, for whoever watches this process.
     """
 
-    def __init__(self, settings: SummarySettings, write: Write | None, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: SummarySettings,
+        write: Write | None,
+        clock: Callable[[], int],
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
         self._settings = settings
         self._write = write
         self._clock = clock
+        self._beat = beat
         self._groupings = KeptGroupings(_MOST_ENTRIES)
 
     def condense_due(self, ledger: Ledger) -> bool:
@@ -92,11 +102,17 @@ class CondensingDesk:
             limit=_SESSIONS_AT_ONCE,
         )
         for session in due:
-            self._condense(ledger, session)
+            self._beat()
+            if session.n_ended >= _MOST_ENDED:
+                condensed.give_up(ledger, session)
+                _log.error("session.given_up", path=str(ledger.path), n_ended=session.n_ended)
+            else:
+                self._condense(ledger, session)
         return len(due) == _SESSIONS_AT_ONCE
 
     def _find_facts(self, ledger: Ledger) -> None:
         while True:
+            self._beat()
             with ledger.read() as connection:
                 above, last = condensed.facts_up_to(connection, RULES), condensed.last_offset(connection)
                 turns = condensed.user_turns_above(connection, above, _TURNS_AT_ONCE)
@@ -115,19 +131,36 @@ class CondensingDesk:
                 _log.info("facts.found", n_turns=len(turns), n_facts=len(found))
 
     def _condense(self, ledger: Ledger, session: Uncondensed) -> None:
-        themes = _Themes()
         with ledger.read() as connection:
             card = session_reads.card(connection, session.session_id)
-            is_short = card is None or (self._write is None and card.n_turns < self._settings.theme_turns)
-            entries, vectors = ([], NO_VECTORS) if is_short else read_entries(connection, session.session_id)
-            groups = self._groups(ledger.scope, entries, vectors)
+        if card is None or (self._write is None and card.n_turns < self._settings.theme_turns):
+            self._store(ledger, session, _Themes())
+        elif condensed.begin(ledger, session):
+            try:
+                self._store(ledger, session, self._themes(ledger, session))
+            except TransientError:
+                with suppress(TransientError):
+                    condensed.take_back(ledger, session)
+                raise
+
+    def _themes(self, ledger: Ledger, session: Uncondensed) -> _Themes:
+        """Make what is missing of a session's themes; the ledger is not held meanwhile."""
+        themes = _Themes()
+        with ledger.read() as connection:
+            entries, vectors = read_entries(connection, session.session_id)
+        groups = self._groups(ledger.scope, entries, vectors)
+        with ledger.read() as connection:
             stored = condensed.summaries(connection, [group.digest for group in groups])
         known = {digest for digest, row in stored.items() if is_current(row.model_id)}
         for group in groups:
             themes.current.append(group.digest)
             if group.digest not in known:
                 known.add(group.digest)
+                self._beat()
                 self._add(themes, entries, group)
+        return themes
+
+    def _store(self, ledger: Ledger, session: Uncondensed, themes: _Themes) -> None:
         if themes.failure is not None:
             self._postpone(ledger, session, themes)
         elif condensed.put_themes(ledger, session, themes.new, themes.current):
@@ -138,7 +171,8 @@ class CondensingDesk:
         found = []
         for n_verbatim in VERBATIM if entries else ():
             n, key = max(0, len(entries) - n_verbatim), (scope, entries[0].session_id, n_verbatim)
-            found += [g for g in self._groupings.groups(key, entries[:n], vectors[:n]) if len(g.places) > 1]
+            grouped = self._groupings.groups(key, entries[:n], vectors[:n], self._beat)
+            found += [group for group in grouped if len(group.places) > 1]
         return found
 
     def _add(self, themes: _Themes, entries: Sequence[Entry], group: Group) -> None:

@@ -98,7 +98,7 @@ def make_flow(settings: Settings, app: Celery, name: str) -> tasks.Flow:
         chunker=Chunker(embedder.tokenizer, max_tokens=embedder.max_tokens),
         embedder=embedder,
         sessions=SessionDesk(settings.summary, embedder, _summarizer_of(settings, registry, pulse), now_ms),
-        condensing=CondensingDesk(settings.summary, _theme_writer_of(settings, registry, pulse), now_ms),
+        condensing=CondensingDesk(settings.summary, _theme_writer_of(settings, registry, pulse), now_ms, pulse.beat),
         indexer=Indexer(settings.index, embedder),
         forgetting=Forgetting(_stream_of(settings), now_ms, opening.open_shared(settings.context)),
         token=WorkerToken(settings.data_dir, name),

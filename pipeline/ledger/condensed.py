@@ -5,7 +5,8 @@ Both go in the transaction that removes a turn they are from. Neither is needed:
 A fact belongs to its turn, and ``facts_up_to`` says up to which turn facts were looked for, and by which rules; facts
 and that mark are written together, so a kill repeats a piece of work or does not. A theme is known by the digest of
 what it summarises: whatever becomes of the session, it is never taken for another group's. ``condensed`` says which
-version of a session its themes are of.
+version of a session its themes are of; a negative one counts how often work on it began and did not end, a current one
+with attempts is of a session that was given up.
 """
 
 from __future__ import annotations
@@ -81,11 +82,12 @@ class ThemeRow(NamedTuple):
 
 
 class Uncondensed(NamedTuple):
-    """A session whose themes are not of its latest version."""
+    """A session whose themes are not of its latest version; ``n_ended`` workers ended on it."""
 
     session_id: str
     version: int
     attempts: int
+    n_ended: int = 0
 
 
 def has_tables(connection: apsw.Connection) -> bool:
@@ -191,7 +193,7 @@ def due(ledger: Ledger, *, now_ms: int, idle_ms: int, settle_ms: int, limit: int
     """List sessions to be condensed now: closed and settled or silent, embedded, and changed since; oldest first."""
     with ledger.read() as connection:
         rows: Any = connection.execute(
-            f"SELECT session_id, version, ifnull(attempts_made, 0) FROM ({_UNCONDENSED}) WHERE due_ms <= :now"
+            f"SELECT session_id, version, attempts_made, n_ended FROM ({_UNCONDENSED}) WHERE due_ms <= :now"
             " ORDER BY due_ms, session_id LIMIT :limit",
             {"idle": idle_ms, "settle": settle_ms, "now": now_ms, "limit": limit},
         ).fetchall()
@@ -206,6 +208,38 @@ def next_due_ms(connection: apsw.Connection, *, idle_ms: int, settle_ms: int) ->
     return None if row is None else row[0]
 
 
+def begin(ledger: Ledger, session: Uncondensed) -> bool:
+    """Note, before anything is risked, that a session is condensed now; what comes of it overwrites the note.
+
+    Returns:
+        False when there is nothing to do any more: it changed, or somebody else was faster.
+    """
+    with ledger.write() as connection:
+        if not _is_version(connection, session) or _is_condensed(connection, session):
+            return False
+        connection.execute(
+            "INSERT OR REPLACE INTO condensed VALUES (?, ?, ?, NULL)",
+            (session.session_id, -1 - session.n_ended, session.attempts),
+        )
+    return True
+
+
+def take_back(ledger: Ledger, session: Uncondensed) -> None:
+    """Undo `begin`: what ended the work was nothing of the session's."""
+    with ledger.write() as connection:
+        _take_back(connection, session)
+
+
+def give_up(ledger: Ledger, session: Uncondensed) -> None:
+    """Leave a session to its readers until it changes."""
+    with ledger.write() as connection:
+        if _is_version(connection, session):
+            connection.execute(
+                "INSERT OR REPLACE INTO condensed VALUES (?, ?, ?, NULL)",
+                (session.session_id, session.version, session.n_ended),
+            )
+
+
 def put_themes(ledger: Ledger, session: Uncondensed, new: Sequence[NewTheme], current: Iterable[bytes]) -> bool:
     """Store a session's themes, and keep of the known ones those that are still current.
 
@@ -215,6 +249,7 @@ def put_themes(ledger: Ledger, session: Uncondensed, new: Sequence[NewTheme], cu
     passing(CrashPoint.BEFORE_THEMES)
     with ledger.write() as connection:
         if not _is_version(connection, session):
+            _take_back(connection, session)
             return False
         _keep_only(connection, session.session_id, current)
         _insert(connection, session.session_id, new)
@@ -229,6 +264,7 @@ def postpone(ledger: Ledger, session: Uncondensed, new: Sequence[NewTheme], *, r
     """Have a session condensed again later; what was made so far is kept."""
     with ledger.write() as connection:
         if not _is_version(connection, session):
+            _take_back(connection, session)
             return
         _insert(connection, session.session_id, new)
         connection.execute(
@@ -253,6 +289,19 @@ def _is_version(connection: apsw.Connection, session: Uncondensed) -> bool:
     return row is not None
 
 
+def _is_condensed(connection: apsw.Connection, session: Uncondensed) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM condensed WHERE session_id = ? AND version = ?", (session.session_id, session.version)
+    ).fetchone()
+    return row is not None
+
+
+def _take_back(connection: apsw.Connection, session: Uncondensed) -> None:
+    connection.execute(
+        "UPDATE condensed SET version = version + 1 WHERE session_id = ? AND version < 0", (session.session_id,)
+    )
+
+
 def _insert(connection: apsw.Connection, session_id: str, new: Sequence[NewTheme]) -> None:
     for theme in new:
         connection.execute(
@@ -274,7 +323,8 @@ def _keep_only(connection: apsw.Connection, session_id: str, current: Iterable[b
 
 
 _UNCONDENSED: Final = (
-    "SELECT s.session_id, s.version, c.attempts AS attempts_made,"
+    "SELECT s.session_id, s.version, iif(c.version <= 0, c.attempts, 0) AS attempts_made,"
+    " max(0, -ifnull(c.version, 0)) AS n_ended,"
     " max(s.changed_ms + CASE WHEN s.closed THEN :settle ELSE :idle END, ifnull(c.retry_at_ms, 0)) AS due_ms"
     " FROM sessions s LEFT JOIN condensed c USING (session_id) WHERE c.version IS NOT s.version"
     " AND s.session_id NOT IN (SELECT session_id FROM turns WHERE state IN (0, 1))"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -68,14 +69,15 @@ def rows(run: InProcess, table: str) -> list[tuple[object, ...]]:
         return connection.execute(f"SELECT * FROM {table}").fetchall()
 
 
-def desk(invoker: CountingInvoker | None, *, now_ms: int = 2_000_000_000_000) -> CondensingDesk:
+def desk(
+    invoker: CountingInvoker | None, *, now_ms: int = 2_000_000_000_000, beat: Callable[[], None] = lambda: None
+) -> CondensingDesk:
     def write(text: str, max_tokens: int) -> Completion:
         assert invoker is not None
         return invoker("", text, max_tokens=max_tokens)
 
-    return CondensingDesk(
-        SummarySettings(settle_s=0, idle_s=1e-3, theme_turns=1), write if invoker else None, lambda: now_ms
-    )
+    chosen = SummarySettings(settle_s=0, idle_s=1e-3, theme_turns=1)
+    return CondensingDesk(chosen, write if invoker else None, lambda: now_ms, beat)
 
 
 def blocks(memory: Memory, session: str = "s") -> list[str]:
@@ -213,6 +215,37 @@ def test_while_the_model_is_away_nothing_is_missing_nor_lost(run: InProcess, mem
     desk(invoker, now_ms=2_000_000_100_000).condense_due(ledger_of(run))
     assert {row[3] for row in rows(run, "themes")} == {"counting-1"}
     assert blocks(memory) != before
+
+
+class Killed(BaseException):
+    """What no code catches."""
+
+
+def test_a_session_on_which_three_workers_ended_is_left_alone_until_it_changes(run: InProcess) -> None:
+    """Else every worker that is started ends on it, for ever, and nothing else of the scope is done."""
+    run.publish(*talk(SCOPE, "s"))
+    run.embed()
+    ledger = ledger_of(run)
+
+    def end_on(n: int) -> None:
+        assert not ledger.connection.in_transaction, "nobody is kept from the ledger while a worker thinks"
+        if rows(run, "condensed") == [("s", -n, 0, None)]:
+            raise Killed
+
+    for n in (1, 2, 3):
+        with pytest.raises(Killed):
+            desk(None, beat=partial(end_on, n)).condense_due(ledger)
+    desk(None).condense_due(ledger_of(run))
+    assert rows(run, "themes") == []
+    assert [row[2] for row in rows(run, "condensed")] == [3], "what it was given up after"
+    desk(None).condense_due(ledger_of(run))
+    assert rows(run, "themes") == []
+    run.publish(Turn(scope=SCOPE, session_id="s", role="user", content="Hello?", timestamp=START_S + 9_000,
+                     event_id="more"))  # fmt: skip
+    run.embed()
+    desk(None, now_ms=2_000_000_100_000).condense_due(ledger_of(run))
+    assert len(rows(run, "themes")) >= 3
+    assert [row[2] for row in rows(run, "condensed")] == [0]
 
 
 def test_sessions_that_readers_condense_as_fast_are_left_to_them(run: InProcess, memory: Memory) -> None:

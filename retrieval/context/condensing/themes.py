@@ -28,6 +28,8 @@ NO_VECTORS: Final[FloatRows] = np.zeros((0, 0), dtype=np.float32)
 LookUp = Callable[[Sequence[bytes]], Mapping[bytes, str]]
 """Gives those of the summaries, by digest, that are stored and may be used."""
 
+Beat = Callable[[], None]
+
 SEMANTIC_VERBATIM: Final = 4
 """The last exchanges that strategy `semantic` shows as they are. Source: its specification."""
 IMMEDIATE: Final = 3
@@ -37,6 +39,11 @@ VERBATIM: Final = (IMMEDIATE + SHORT_TERM, SEMANTIC_VERBATIM)
 """How many of the last exchanges are in no group, for each strategy; the most first."""
 _FINGERPRINT: Final = 4
 _SUMMARIES_KEPT: Final = 4_096
+_BETWEEN_BEATS: Final = 64
+
+
+def _unheard() -> None:
+    """Beat for nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +70,13 @@ class Grouping:
         self._fingerprint: FloatRows = np.zeros((0, 0), dtype=np.float32)
         self._groups: dict[int, tuple[int, Group]] = {}
 
-    def groups(self, entries: Sequence[Entry], vectors: FloatRows) -> list[Group]:
+    def groups(self, entries: Sequence[Entry], vectors: FloatRows, beat: Beat = _unheard) -> list[Group]:
         """Group exchanges, in the order in which the groups were last spoken of.
 
         Args:
             entries: oldest first.
             vectors: ``(n, d) float32``, a row per entry, L2-normalised; zeros, or none at all: not embedded.
+            beat: called now and then; what it raises ends the work, and the next call starts anew.
         """
         if len(vectors) != len(entries):
             vectors = np.zeros((len(entries), 0), dtype=np.float32)
@@ -76,8 +84,11 @@ class Grouping:
         n_known = len(self._entries)
         if not self._is_continued(entries, fingerprint):
             self._clustering, self._groups, n_known = Clustering(vectors.shape[1]), {}, 0
-        new = entries[n_known:]
-        self._clustering.add(vectors[n_known:], [terms(_told(entry)) for entry in new])
+        self._entries = []
+        for start in range(n_known, len(entries), _BETWEEN_BEATS):
+            beat()
+            block = slice(start, start + _BETWEEN_BEATS)
+            self._clustering.add(vectors[block], [terms(_told(entry)) for entry in entries[block]])
         self._entries, self._fingerprint = list(entries), fingerprint
         found = [self._group(number, members) for number, members in self._clustering.members.items()]
         return sorted(found, key=lambda group: group.places[-1])
@@ -111,7 +122,9 @@ class KeptGroupings:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[Scope, str, int], _Kept] = OrderedDict()
 
-    def groups(self, key: tuple[Scope, str, int], entries: Sequence[Entry], vectors: FloatRows) -> list[Group]:
+    def groups(
+        self, key: tuple[Scope, str, int], entries: Sequence[Entry], vectors: FloatRows, beat: Beat = _unheard
+    ) -> list[Group]:
         """Group exchanges, going on from those grouped before under this key."""
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
@@ -120,7 +133,7 @@ class KeptGroupings:
             while len(self._kept) > 1 and sum(one.n_entries for one in self._kept.values()) > self._max_entries:
                 self._kept.popitem(last=False)
         with kept.lock:
-            return kept.grouping.groups(entries, vectors)
+            return kept.grouping.groups(entries, vectors, beat)
 
 
 class _Kept:
