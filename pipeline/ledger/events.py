@@ -12,7 +12,7 @@ timestamp, because the user who asked to be forgotten may come back. A turn with
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -37,8 +37,20 @@ class Outcome(StrEnum):
     FORGOTTEN = "forgotten"
 
 
-def apply(ledger: Ledger, events: Sequence[Event], *, now_ms: int) -> list[Outcome]:
+def apply(
+    ledger: Ledger,
+    events: Sequence[Event],
+    *,
+    now_ms: int,
+    require: Callable[[apsw.Connection], None] | None = None,
+) -> list[Outcome]:
     """Apply events in one transaction; durable once `disk.flush` has returned.
+
+    Args:
+        ledger: the scope's.
+        events: its own, in order.
+        now_ms: when they are received.
+        require: called first in the transaction; what it raises is raised, and nothing is applied.
 
     Returns:
         One outcome per event, in order.
@@ -49,6 +61,8 @@ def apply(ledger: Ledger, events: Sequence[Event], *, now_ms: int) -> list[Outco
     """
     passing(CrashPoint.BEFORE_BEGIN)
     with ledger.write() as connection:
+        if require is not None:
+            require(connection)
         batch = _Batch(connection, now_ms)
         outcomes = batch.apply(events)
         batch.finish()

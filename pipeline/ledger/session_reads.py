@@ -64,6 +64,12 @@ def cards(connection: apsw.Connection, limit: int) -> list[SessionCard]:
     return [SessionCard(*row) for row in rows]
 
 
+def has_turn(connection: apsw.Connection, session_id: str, turn_id: str) -> bool:
+    """Tell whether a session has a turn of that id."""
+    row = connection.execute("SELECT 1 FROM turns WHERE session_id = ? AND turn_id = ?", (session_id, turn_id))
+    return row.fetchone() is not None
+
+
 def turns_of(connection: apsw.Connection, session_id: str) -> list[SessionTurn]:
     """Fetch a session's turns in their order."""
     rows: Any = connection.execute(

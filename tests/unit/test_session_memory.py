@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from pipeline.errors import PoisonError
+from pipeline.errors import NotFoundError, PoisonError
 from pipeline.ledger import check, reads
 from pipeline.ledger.connection import connect as connect_ledger
 from pipeline.records import SessionClosed, TurnDeleted
@@ -73,6 +73,7 @@ def exchanges(memory: Memory, session_id: str = "s1") -> list[tuple[str, str]]:
         ({"entry_id": " "}, "entry_id"),
         ({"entry_id": "x" * 401}, "entry_id"),
         ({"entry_id": NUL}, "entry_id"),
+        ({"entry_id": "x/conclusion "}, "entry_id"),
         ({"session_id": ""}, "session_id"),
         ({"session_id": 5}, "session_id"),
         ({"session_id": "x" * 513}, "session_id"),
@@ -182,6 +183,29 @@ def test_the_turns_of_a_remembered_exchange_are_edited_and_deleted_as_any(
     pipeline.publish([TurnDeleted(scope=SCOPE, session_id="s1", turn_id="two", timestamp_ms=NOW_MS, event_id="d")])
     assert ("", "answer") in exchanges(memory)
     assert memory.session_memory(SCOPE).load("s1").previous_conclusions == ("answer, rather", "answer")
+
+
+@pytest.mark.parametrize("taken", ["one", "one/conclusion"])
+def test_an_id_that_another_turn_has_is_refused_and_nothing_is_lost(
+    pipeline: SmallPipeline, memory: Memory, taken: str
+) -> None:
+    """Else the objective, or the conclusion, would be dropped and success reported."""
+    pipeline.publish([turn(SCOPE, "p1", "published", turn_id=taken, at=NOW_MS / 1000)])
+    with pytest.raises(ValueError, match=f"entry_id: '{taken}' is taken by another turn"):
+        memory.remember("s1", SCOPE, "ask", "answer", entry_id="one")
+    assert exchanges(memory) == [("published", "")]
+    memory.remember("s2", SCOPE, "ask", "answer", entry_id="one")
+    assert memory.remember("s2", SCOPE, "again", "else", entry_id="one") == "one"
+    assert exchanges(memory, "s2") == [("ask", "answer")]
+
+
+def test_of_an_exchange_whose_id_was_forgotten_nothing_is_written(pipeline: SmallPipeline, memory: Memory) -> None:
+    """A conclusion without its objective would be left."""
+    pipeline.publish([turn(SCOPE, "p1", "published", turn_id="one", at=NOW_MS / 1000)])
+    pipeline.publish([TurnDeleted(scope=SCOPE, session_id="s1", turn_id="one", timestamp_ms=NOW_MS, event_id="d")])
+    with pytest.raises(NotFoundError, match="was forgotten"):
+        memory.remember("s1", SCOPE, "ask", "answer", entry_id="one")
+    assert exchanges(memory) == []
 
 
 def test_it_outlives_a_kill_right_after(memory: Memory) -> None:

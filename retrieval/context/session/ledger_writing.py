@@ -10,13 +10,14 @@ and a repair waits until nobody has it open. It takes a millisecond, and a flush
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
+import apsw
 import structlog
 
-from pipeline.errors import ShardError, TransientError
-from pipeline.ledger import LedgerPool, disk, events
+from pipeline.errors import NotFoundError, ShardError, TransientError
+from pipeline.ledger import LedgerPool, disk, events, forgetting, session_reads
 from pipeline.records import Scope, SessionDeleted, Turn
 from pipeline.registry import Registry
 from pipeline.shards import Shards, require_usable
@@ -25,12 +26,14 @@ _log = structlog.get_logger()
 
 
 def apply(shards: Shards, turns: Sequence[Turn], *, now_ms: int, busy_timeout_ms: int) -> bool:
-    """Write turns of one scope in one transaction; durable on return. A scope that does not exist is made.
+    """Write the turns of an exchange in one transaction; durable on return. A scope that does not exist is made.
 
     Returns:
-        Whether all are new; False: some were there before, or were forgotten.
+        Whether they are new; False: they were written before.
 
     Raises:
+        ValueError: the session has another turn of one of their ids; nothing is written.
+        NotFoundError: the session, or one of them, was forgotten; nothing is written.
         ConfigError: the data folder cannot be used.
         ShardError: the ledger is damaged.
         TransientError: the disk is full, or the ledger locked; nothing is written.
@@ -38,7 +41,14 @@ def apply(shards: Shards, turns: Sequence[Turn], *, now_ms: int, busy_timeout_ms
     scope = turns[0].scope
     if not shards.root.is_dir():
         require_usable(shards.data_dir)
-    outcomes = _apply(shards, scope, turns, now_ms=now_ms, busy_timeout_ms=busy_timeout_ms)
+    outcomes = _apply(
+        shards,
+        scope,
+        turns,
+        now_ms=now_ms,
+        busy_timeout_ms=busy_timeout_ms,
+        require=lambda connection: _require_free(connection, turns),
+    )
     return set(outcomes) == {events.Outcome.APPLIED}
 
 
@@ -55,13 +65,45 @@ def forget_session(shards: Shards, scope: Scope, session_id: str, *, now_ms: int
     _apply(shards, scope, [event], now_ms=now_ms, busy_timeout_ms=busy_timeout_ms)
 
 
+def _require_free(connection: apsw.Connection, turns: Sequence[Turn]) -> None:
+    """Refuse turns of which one could be written and another not, unless they were written before.
+
+    Raises:
+        ValueError: another turn has one of their ids.
+        NotFoundError: the session, or one of them, was forgotten.
+    """
+    if any(events.is_applied(connection, turn.event_id) for turn in turns):
+        return
+    for turn in turns:
+        if session_reads.has_turn(connection, turn.session_id, turn.turn_id):
+            raise ValueError(
+                f"entry_id: {turn.turn_id!r} is taken by another turn of the session {turn.session_id!r}; use another"
+            )
+    if any(forgetting.is_forgotten(connection, t.session_id, t.turn_id, t.timestamp_ms) for t in turns):
+        raise forgotten(turns[0].session_id)
+
+
+def forgotten(session_id: str) -> NotFoundError:
+    """Say that an exchange cannot be remembered again."""
+    return NotFoundError(
+        f"session_id: the session {session_id!r}, or this exchange of it, was forgotten, and so is what arrives"
+        " for it later; use another id"
+    )
+
+
 def _apply(
-    shards: Shards, scope: Scope, published: Sequence[Turn | SessionDeleted], *, now_ms: int, busy_timeout_ms: int
+    shards: Shards,
+    scope: Scope,
+    published: Sequence[Turn | SessionDeleted],
+    *,
+    now_ms: int,
+    busy_timeout_ms: int,
+    require: Callable[[apsw.Connection], None] | None = None,
 ) -> list[events.Outcome]:
     pool = LedgerPool(shards, max_open=1, busy_timeout_ms=busy_timeout_ms, is_flushed=True)
     with closing(pool):
         ledger = pool.open(scope)
-        outcomes = events.apply(ledger, published, now_ms=now_ms)
+        outcomes = events.apply(ledger, published, now_ms=now_ms, require=require)
         disk.flush([ledger])
     try:
         with closing(Registry(shards.data_dir, busy_timeout_ms=busy_timeout_ms)) as registry:

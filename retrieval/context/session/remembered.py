@@ -1,6 +1,6 @@
 """What an agent reports of an exchange, as two turns of its session: the objective, and its conclusion.
 
-Both bear the exchange's name in their metadata (`entry_metadata`), so that they are one whatever stands between.
+Both bear the exchange's name in their metadata (`entries.metadata`), so that they are one whatever stands between.
 The numbering of a platform's own turns leaves them out: their event ids tell them apart.
 """
 
@@ -117,14 +117,17 @@ def _entry_id(given: str | None) -> str:
     """Give the id of the exchange; one that is made is later in order than those before it.
 
     Raises:
-        ValueError: it is no text, blank or too long.
+        ValueError: it is no text, blank, too long, or such as a conclusion's turn has.
     """
     if given is None:
         return f"{time.time_ns():016x}-{uuid.uuid4().hex[:16]}"
     _require_text("entry_id", given)
     if len(given) > MAX_ENTRY_ID_CHARS:
         raise ValueError(f"entry_id: has {len(given)} characters; at most {MAX_ENTRY_ID_CHARS}")
-    return given.strip()
+    entry_id = given.strip()
+    if entry_id.endswith(_CONCLUSION):
+        raise ValueError(f"entry_id: ends in {_CONCLUSION!r}, as only the turn of a conclusion does; use another")
+    return entry_id
 
 
 def _require_text(name: str, value: object, *, may_be_blank: bool = False) -> None:

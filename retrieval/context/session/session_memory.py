@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.errors import NotFoundError, TransientError
+from pipeline.errors import TransientError
 from pipeline.ledger import forgetting
 from pipeline.records import Scope, from_epoch_ms
 from pipeline.settings import ContextSettings
@@ -176,13 +176,14 @@ class SessionMemory:
             outcome: ``done``, ``failed`` or ``unknown``.
             refs: ids of earlier exchanges of the session that it refers to.
             pinned: never to be left out of a context while there is room.
-            entry_id: an id of the caller's; a second call with it changes nothing.
+            entry_id: an id of the caller's, not ending in ``/conclusion``; a second call with it changes nothing.
 
         Returns:
             The exchange's id.
 
         Raises:
-            ValueError: an argument that cannot be; the message names it.
+            ValueError: an argument that cannot be, such as an ``entry_id`` that another turn of the session has; the
+                message names it, and nothing is written.
             PoisonError: a text that cannot be kept; the message names the argument.
             NotFoundError: the session, or this exchange, was forgotten: what arrives for it later is, too.
             ShardError: the scope's ledger is damaged.
@@ -253,10 +254,7 @@ class SessionMemory:
         for entry in reversed(self._store.archive.entries(self.scope, session_id).entries):
             if entry.entry_id == entry_id:
                 return entry
-        raise NotFoundError(
-            f"session_id: the session {session_id!r}, or this exchange of it, was forgotten, and so is what arrives"
-            " for it later; use another id"
-        )
+        raise ledger_writing.forgotten(session_id)
 
     def _share(self, key: SessionKey, kept: Kept) -> None:
         """Add an exchange to the window, unless it was forgotten meanwhile.
