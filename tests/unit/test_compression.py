@@ -189,3 +189,29 @@ def test_facts_survive_half_of_the_text() -> None:
     assert told(texts) == 1
     assert told(halves) >= 0.97
     assert told(as_long_as_cuts) > told(cuts) + 0.3
+
+
+def test_of_a_very_long_text_the_beginning_is_read() -> None:
+    """A pasted log of a megabyte would take seconds; what is left of it is what it began with, and says so."""
+    line = "the gardener planted roses behind the wall of number 7. "
+    text = line * 20_000
+    for share in (0.9, 0.02, 0.0):
+        shortened = alone(text, share)
+        assert compression.is_shortened(shortened)
+        assert n_bytes(shortened) <= compression.MAX_CHARS + 10
+        assert not set(shortened.split()) - {*line.split(), "7.", MARK}, "no word is cut"
+    assert alone(text, 1.0) == text
+    assert 0 < compression.protected_share([text]) < 0.01
+
+
+def test_what_is_kept_of_texts_read_has_a_bound() -> None:
+    """Long texts took three quarters of a gigabyte; short ones are found again."""
+    kept = compression._UnitsKept(1_000)  # noqa: SLF001 - how much is kept is not to be seen from outside
+    first = kept.of("the first of them")
+    assert kept.of("the first of them") is first
+    for i in range(50):
+        kept.of(f"{i} " * 100)
+        assert kept.n_chars <= 1_000
+    assert kept.of("the first of them") is not first
+    kept.of("x " * 1_000)
+    assert kept.n_chars == 0

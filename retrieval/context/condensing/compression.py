@@ -4,7 +4,7 @@ A text is cut into *units*: words where there are spaces, clauses where there ar
 `protected` names stays. The rest stays while there is room, best first, by a score that can be read: how rare a word
 is, whether the objective has it, how much its clause says, and whether it was said before; fillers and stop words go
 first. A shortened text ends with `[…]`, and one that does is never shortened again: compressing twice is compressing
-once. To shorten more, start from the text itself.
+once. To shorten more, start from the text itself. Of a text of more than 32 768 characters, only those are read.
 
 The share is of the text's UTF-8 bytes, mark included. Protected spans count as kept: they use up the share first, and
 where they alone are more, they are all that is kept. Bytes land within one unit of what is asked.
@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from retrieval.context.condensing import protected
@@ -46,6 +46,11 @@ _FILLERS: Final = frozenset(_FILLERS_TEXT.split())
 _RARITY, _CLAUSE, _BESIDE_FACT = 0.4, 0.45, 0.15
 _STOP_WEIGHT, _FILLER_WEIGHT, _SAID_BEFORE, _ASKED_FOR = 0.15, 0.0, 0.4, 0.6
 _BEGINNING: Final = 5
+MAX_CHARS: Final = 32_768
+"""Of a text; of a longer one what follows is left out first."""
+_LONG_WORD: Final = 256
+_MAX_CHARS_KEPT: Final = 512 * 1024
+"""Of texts whose units are kept for the next call; a character's take about 50 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +88,53 @@ class _Unit(NamedTuple):
     is_protected: bool
 
 
+class _UnitsKept:
+    """The units of texts read lately; safe to share between threads.
+
+    Why: a block reads each text three times, and the next call asks about mostly the same ones.
+    """
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[_Unit, ...]] = OrderedDict()
+        self.n_chars = 0
+
+    def of(self, text: str) -> tuple[_Unit, ...]:
+        """Give the units of the beginning of a text."""
+        text = _beginning(text)
+        with self._lock:
+            if (known := self._known.get(text)) is not None:
+                self._known.move_to_end(text)
+                return known
+        units = _read(text)
+        with self._lock:
+            if text not in self._known:
+                self._known[text] = units
+                self.n_chars += len(text)
+            while self.n_chars > self._max_chars:
+                self.n_chars -= len(self._known.popitem(last=False)[0])
+        return units
+
+
+def _beginning(text: str) -> str:
+    """Give what is read of a text, up to the end of a word where there is one near."""
+    if len(text) <= MAX_CHARS:
+        return text
+    space = max(text.rfind(mark, MAX_CHARS - _LONG_WORD, MAX_CHARS) for mark in " \n")
+    return text[: space if space > 0 else MAX_CHARS]
+
+
+_KEPT: Final = _UnitsKept(_MAX_CHARS_KEPT)
+
+
 def vocabulary(texts: Iterable[str]) -> Vocabulary:
     """Learn the words of the texts that are shortened together."""
     found_in: Counter[str] = Counter()
     n_texts = 0
     for text in texts:
         n_texts += 1
-        found_in.update({term for unit in _units(text) for term in unit.terms})
+        found_in.update({term for unit in _KEPT.of(text) for term in unit.terms})
     return Vocabulary(max(n_texts, 1), found_in)
 
 
@@ -102,7 +147,7 @@ def protected_share(texts: Sequence[str]) -> float:
 def _least(text: str) -> int:
     if is_shortened(text):
         return n_bytes(text)
-    kept = [unit.n_bytes for unit in _units(text) if unit.is_protected]
+    kept = [unit.n_bytes for unit in _KEPT.of(text) if unit.is_protected]
     return min(n_bytes(text), sum(kept) + n_bytes(f" {MARK}")) if kept else 0
 
 
@@ -132,14 +177,14 @@ def shorten_more(text: str, shares: Sequence[float], known: Vocabulary, objectiv
     """Shorten a text to each of several shares; see `shorten`."""
     if not text.strip() or is_shortened(text):
         return [text] * len(shares)
-    units = _units(text)
+    units = _KEPT.of(text)
     scores = _scores(units, known, frozenset(telling_words(objective)))
     return [_shortened(text, units, scores, share) for share in shares]
 
 
 def _shortened(text: str, units: Sequence[_Unit], scores: list[float], share: float) -> str:
     kept = _chosen(units, scores, share * n_bytes(text) - n_bytes(f" {MARK}"))
-    if share >= 1 or len(kept) == len(units):
+    if share >= 1 or (len(kept) == len(units) and len(text) <= MAX_CHARS):
         return text
     written = _written(text, units, kept)
     shortened = f"{written} {MARK}" if written else MARK
@@ -148,12 +193,11 @@ def _shortened(text: str, units: Sequence[_Unit], scores: list[float], share: fl
 
 def telling_words(text: str) -> list[str]:
     """List the words of a text that say something, by their first letters: those begin alike in all forms of one."""
-    terms = (term.casefold() for term in _TERM.findall(text))
+    terms = (term.casefold() for term in _TERM.findall(text[:MAX_CHARS]))
     return [term[:_BEGINNING] for term in terms if term not in _FILLERS and not _is_stop_word(term)]
 
 
-@lru_cache(maxsize=4_096)
-def _units(text: str) -> tuple[_Unit, ...]:
+def _read(text: str) -> tuple[_Unit, ...]:
     spans = protected.spans(text)
     units: list[_Unit] = []
     clause = sentence = place = 0

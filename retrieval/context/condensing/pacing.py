@@ -27,7 +27,7 @@ from statistics import fmean
 from typing import Final
 
 from retrieval.context.condensing import protected
-from retrieval.context.condensing.compression import telling_words
+from retrieval.context.condensing.compression import MAX_CHARS, telling_words
 from retrieval.context.entries.entry import Entry
 from retrieval.context.layout import tokens
 
@@ -187,7 +187,7 @@ def _reading(entry: Entry) -> _Reading:
         objective_words=frozenset(telling_words(entry.objective)),
         n_objective_words=len(entry.objective.split()),
         n_tokens=tokens.count(whole),
-        n_identifiers=sum(span.kind in _IDENTIFIERS for span in protected.spans(whole)),
+        n_identifiers=sum(span.kind in _IDENTIFIERS for span in protected.spans(whole[:MAX_CHARS])),
     )
 
 
