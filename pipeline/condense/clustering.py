@@ -15,6 +15,7 @@ Source: Hartigan 1975 (leader); Grootendorst 2022 (class TF-IDF, as BERTopic nam
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_right
 from collections import Counter
@@ -38,6 +39,8 @@ _LEAST_ALIKE: Final = 0.15
 """Words are looked at in so many groups, those nearest in meaning, if they are near at all."""
 _TELLING_GROUPS: Final = 64
 """Where there is no meaning to go by, a word that more groups have tells none of them from the others."""
+_COMPARED_BY_WORDS: Final = 4
+"""Groups whose words are looked at as a whole: those that share most of a text's telling ones."""
 _CANDIDATES: Final = 48
 _DECIMALS: Final = 5
 _FIRST_ROWS: Final = 64
@@ -63,7 +66,8 @@ class Clustering:
         self._means = _Means(dimension)
         self._counts: list[Counter[str]] = []
         self._without_mean: set[int] = set()
-        self._holders: dict[str, dict[int, None]] = {}
+        self._holders: dict[str, dict[int, int]] = {}
+        """In how many texts of which groups a word is."""
         self._places: dict[str, list[int]] = {}
         self._n_terms: list[int] = [0]
         self._n_groups: list[int] = [0]
@@ -115,21 +119,23 @@ class Clustering:
             if has_vector:
                 self._means.note(vector)
                 alike = self._means.alike(dots[: len(self._counts), row], 1.0)
-            changed = self._put(self._most_alike(alike, Counter(of_text), 1), vector, of_text)
+            changed = self._put(alike, vector, of_text)
             if row + 1 < len(terms):
                 for group in changed:
                     dots[group, row + 1 :] = vectors[row + 1 :] @ self._means.rows[group]
 
-    def _put(self, group: int | None, vector: Vectors, terms: tuple[str, ...]) -> set[int]:
+    def _put(self, alike: Vectors | None, vector: Vectors, terms: tuple[str, ...]) -> set[int]:
         """Put a text into a group, or a new one; gives the groups whose mean that changed."""
         number = len(self)
+        sharing = self._sharing(terms)
+        group = self._most_alike(alike, Counter(terms), 1, sharing)
         if group is None:
             group = self._begin()
         self.members[group].append(number)
         self._means.add(group, vector)
         self._count(group, Counter(terms))
         changed = {group}
-        while (other := self._most_alike_group(group)) is not None:
+        while (other := self._most_alike_group(group, sharing)) is not None:
             group, gone = sorted((group, other))
             self._merge(group, gone)
             changed |= {group, gone}
@@ -137,16 +143,20 @@ class Clustering:
         self._n_groups.append(len(self.members))
         return changed
 
-    def _most_alike_group(self, group: int) -> int | None:
+    def _most_alike_group(self, group: int, sharing: Sequence[int]) -> int | None:
         alike = None
         if self._means.n[group]:
             alike = self._means.alike_group(group, len(self._counts))
-        return self._most_alike(alike, self._counts[group], len(self.members[group]), but=group)
+        return self._most_alike(alike, self._counts[group], len(self.members[group]), sharing, but=group)
 
     def _most_alike(
-        self, alike: Vectors | None, counts: Counter[str], n: int, *, but: int | None = None
+        self, alike: Vectors | None, counts: Counter[str], n: int, sharing: Sequence[int], *, but: int | None = None
     ) -> int | None:
-        """Find the group that a text, or a group of ``n``, is most alike to, if enough; the oldest of equals."""
+        """Find the group that a text, or a group of ``n``, is most alike to, if enough; the oldest of equals.
+
+        By words alone it is looked for among those that share some with the text that came last: to others, a group
+        that it joined became no more alike.
+        """
         found: list[tuple[float, int]] = []
         at = JOINS_AT if but is None else _MERGES_AT
         if alike is not None:
@@ -154,9 +164,8 @@ class Clustering:
                 if self._has_room(group, n, but):
                     share = 1 - (1 - min(1.0, float(alike[group]))) * (1 - self._by_words(group, counts, n))
                     found.append((round(math.sqrt(share), _DECIMALS) / at, -group))
-        by_words = self._sharing(counts) if alike is None else self._without_mean
-        for group in by_words:
-            if self._has_room(group, n, but):
+        for group in sharing:
+            if (alike is None or group in self._without_mean) and self._has_room(group, n, but):
                 share = self._by_words(group, counts, n)
                 found.append((round(math.sqrt(share), _DECIMALS) * JOINS_AT / (at * _JOINS_AT_BY_WORDS), -group))
         best, group = max(found, default=(0.0, 0))
@@ -170,14 +179,18 @@ class Clustering:
     def _has_room(self, group: int, n: int, but: int | None) -> bool:
         return group != but and group in self.members and len(self.members[group]) + n <= MOST_MEMBERS
 
-    def _sharing(self, counts: Iterable[str]) -> set[int]:
-        """List the groups that share a telling word."""
-        found = set[int]()
-        for term in counts:
+    def _sharing(self, terms: Iterable[str]) -> list[int]:
+        """List the groups whose texts share most telling words with a text, a bounded number of them."""
+        shares: dict[int, float] = {}
+        n_texts, members = len(self) + 2, self.members
+        for term in terms:
             holders = self._holders.get(term, {})
             if len(holders) <= _TELLING_GROUPS:
-                found.update(holders)
-        return found
+                weight = math.log1p(n_texts / (1 + len(self._places[term])))
+                for group, times in holders.items():
+                    shares[group] = shares.get(group, 0.0) + weight * times / len(members[group])
+        open_ones = [(-share, group) for group, share in shares.items() if len(members[group]) < MOST_MEMBERS]
+        return [group for _, group in heapq.nsmallest(_COMPARED_BY_WORDS, open_ones)]
 
     def _by_words(self, group: int, counts: Counter[str], n: int) -> float:
         """Tell which part of what the words of the smaller of two weigh the other has too; rare words weigh more."""
@@ -211,8 +224,9 @@ class Clustering:
 
     def _count(self, group: int, more: Counter[str]) -> None:
         self._counts[group].update(more)
-        for term in more:
-            self._holders.setdefault(term, {})[group] = None
+        for term, times in more.items():
+            holders = self._holders.setdefault(term, {})
+            holders[group] = holders.get(group, 0) + times
         (self._without_mean.discard if self._means.n[group] else self._without_mean.add)(group)
 
 

@@ -5,8 +5,8 @@ Both go in the transaction that removes a turn they are from. Neither is needed:
 A fact belongs to its turn, and ``facts_up_to`` says up to which turn facts were looked for, and by which rules; facts
 and that mark are written together, so a kill repeats a piece of work or does not. A theme is known by the digest of
 what it summarises: whatever becomes of the session, it is never taken for another group's. ``condensed`` says which
-version of a session its themes are of; a negative one counts how often work on it began and did not end, a current one
-with attempts is of a session that was given up.
+version of a session its themes are of; a negative one counts how often work on it began and did not end, a current
+one with attempts is of a session that was given up.
 """
 
 from __future__ import annotations

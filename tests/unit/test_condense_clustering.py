@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Sequence
 from math import comb
@@ -118,6 +119,16 @@ def test_going_on_is_the_same_as_starting_anew(said: list[list[str]], cut: int, 
     assert continued.members == anew.members
     assert [continued.theme(group) for group in anew.members] == [anew.theme(group) for group in anew.members]
     assert sorted(place for members in anew.members.values() for place in members) == list(range(len(texts)))
+
+
+def test_many_unrelated_texts_that_share_words_are_grouped_as_fast_as_they_are_read() -> None:
+    """A long session that is not embedded was compared with itself: a thousand exchanges took half a minute."""
+    rng = random.Random(1)
+    told = [tuple(f"word{n}" for n in sorted(rng.sample(range(2_000), 20))) for _ in range(1_000)]
+    clustering, start_s = Clustering(0), time.process_time()
+    clustering.add(np.zeros((len(told), 0), np.float32), told)
+    assert time.process_time() - start_s < 3, "it takes 0.4 s"
+    assert len(clustering.labels) == len(told)
 
 
 def test_words_of_any_script_count() -> None:
