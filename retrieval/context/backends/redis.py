@@ -4,11 +4,11 @@
 |---|---|---|
 | `turnstream:window:{<scope>}:<session>` | string | a session's record (`record`), named by digests, in hex |
 | `turnstream:window:{<scope>}:<session>:damaged` | any | the last record of the session that could not be read |
-| `turnstream:windows:{<scope>}` | set | digests of the scope's sessions that have, or had, a record |
+| `turnstream:windows:{<scope>}` | set | digests of the scope's sessions with a record; it outlives each of them |
 
 A record is changed by comparing and replacing it in one script, so it is whole after a crash at any moment, and of
 two who change it at once the later starts again from what the first left. Order is by the exchanges' own times; the
-server's clock only lets records expire.
+server's clock only lets records expire. The digest of one that expired stays until a purge, or the set's own end.
 
 Why its own client: that of `pipeline.stream` is the event server's, and readers do not know that one.
 """
@@ -39,10 +39,19 @@ local found = redis.call('GET', KEYS[1])
 if (found and redis.sha1hex(found) or '') ~= ARGV[1] then return 0 end
 if ARGV[2] == '' then
   redis.call('DEL', KEYS[1])
+  if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('SREM', KEYS[2], ARGV[4]) end
 else
   redis.call('SET', KEYS[1], ARGV[2])
   if ARGV[3] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+  local is_new = redis.call('EXISTS', KEYS[2]) == 0
   redis.call('SADD', KEYS[2], ARGV[4])
+  if ARGV[3] == '' then
+    redis.call('PERSIST', KEYS[2])
+  elseif is_new then
+    redis.call('PEXPIRE', KEYS[2], ARGV[3])
+  else
+    redis.call('PEXPIRE', KEYS[2], ARGV[3], 'GT')
+  end
 end
 return 1
 """
@@ -52,6 +61,14 @@ local is_same = is_text and redis.sha1hex(redis.call('GET', KEYS[1])) == ARGV[1]
 if redis.call('EXISTS', KEYS[1]) == 0 or (is_text and not is_same) then return 0 end
 redis.call('RENAME', KEYS[1], KEYS[2])
 redis.call('SADD', KEYS[3], ARGV[2])
+redis.call('PERSIST', KEYS[3])
+return 1
+"""
+_REMOVE_DAMAGED = """
+local is_text = redis.call('TYPE', KEYS[1]).ok == 'string'
+if is_text and redis.sha1hex(redis.call('GET', KEYS[1])) ~= ARGV[1] then return 0 end
+redis.call('DEL', KEYS[1])
+if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('SREM', KEYS[2], ARGV[2]) end
 return 1
 """
 
@@ -86,6 +103,7 @@ class RedisWindows:
             ) from error
         self._replace = self._client.register_script(_REPLACE)
         self._set_aside = self._client.register_script(_SET_ASIDE)
+        self._remove_damaged = self._client.register_script(_REMOVE_DAMAGED)
 
     def check(self) -> None:
         """Find out whether the server answers.
@@ -153,17 +171,21 @@ class RedisWindows:
         with self._translated():
             self._client.delete(place.damaged)
         for _ in range(_MOST_TRIES):
+            raw: bytes | None = b""
             try:
                 raw = self._get(place)
-                if raw is None:
-                    return 0
-                session_id, before = record.decode(raw)
+                session_id, before = ("", ()) if raw is None else record.decode(raw)
             except record.DamagedRecordError:
                 with self._translated():
-                    self._client.delete(place.record)
-                return 1
+                    is_removed = self._remove_damaged(
+                        [place.record, place.index, place.damaged], [_sha1(raw), place.session]
+                    )
+                if is_removed:
+                    return 1
+                continue
             after = record.remaining(session_id, before, is_forgotten)
-            if after == before or self._put(place, raw, session_id, after):
+            is_as_wanted = bool(after) and after == before
+            if is_as_wanted or self._put(place, raw, session_id, after):
                 return len(before) - len(after)
         raise TransientError(f"{self._address}: others change a window all the time; try again")
 
@@ -199,7 +221,8 @@ class RedisWindows:
         raw = record.encode(session_id, exchanges) if exchanges else b""
         with self._translated():
             done = self._replace(
-                [place.record, place.index], [_sha1(seen), raw, self._limits.ttl_ms or "", place.session]
+                [place.record, place.index, place.damaged],
+                [_sha1(seen), raw, self._limits.ttl_ms or "", place.session],
             )
         return bool(done)
 
