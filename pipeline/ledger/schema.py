@@ -18,7 +18,7 @@
 | summaries | summarised session: text, digest of what was summarised, embedding | summary_id |
 | cards | session that has turns: what a list of sessions shows and ranks by; `changed` only grows | session_no |
 | word_segments | run of turns: which words they hold, and where (see `word_segments`) | segment_id |
-| word_gaps | turn removed after its words went into a segment | gap_id |
+| word_gaps | turn removed, until the segment that may hold its words is built anew | gap_id |
 | facts | thing that a user's turn states of him (see `condensed`, as the next four) | turn_offset, ordinal |
 | facts_up_to | set of rules by which facts were looked for, and up to which turn | rules |
 | themes | summary of a group of exchanges, by the digest of what it was made from | digest |

@@ -58,12 +58,6 @@ def card(connection: apsw.Connection, session_id: str) -> SessionCard | None:
     return None if row is None else SessionCard(*row)
 
 
-def cards(connection: apsw.Connection, limit: int) -> list[SessionCard]:
-    """List the sessions spoken in last, the latest first."""
-    rows: Any = connection.execute(f"SELECT {_CARD} FROM cards ORDER BY last_ms DESC, session_id LIMIT ?", (limit,))
-    return [SessionCard(*row) for row in rows]
-
-
 def has_turn(connection: apsw.Connection, session_id: str, turn_id: str) -> bool:
     """Tell whether a session has a turn of that id."""
     row = connection.execute("SELECT 1 FROM turns WHERE session_id = ? AND turn_id = ?", (session_id, turn_id))

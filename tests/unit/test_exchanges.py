@@ -260,7 +260,6 @@ def test_a_forgotten_session_is_gone_from_an_archive_that_knew_it(tmp_path: Path
         shards, SCOPE, [SessionDeleted(scope=SCOPE, session_id="s1", timestamp_ms=NOW_MS, event_id="x")], EMBEDDER
     )
     assert archive.entries(SCOPE, "s1").entries == ()
-    assert archive.sessions(SCOPE) == []
 
 
 def test_a_scope_that_does_not_exist_has_no_entries_and_is_not_made(tmp_path: Path) -> None:

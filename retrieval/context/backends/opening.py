@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pipeline.errors import ConfigError
 from pipeline.settings import ContextSettings
 from retrieval.context.backends.protocol import Limits, Windows
-
-SHARED: Final = frozenset({"redis", "postgres"})
-"""Those that outlive a process, and hold records of their own."""
 
 
 def limits_of(settings: ContextSettings) -> Limits:
@@ -22,15 +17,10 @@ def open_shared(settings: ContextSettings) -> Windows | None:
     """Open the store that hosts share; None: the settings name none. Nothing is sent to it yet.
 
     Raises:
-        ConfigError: there is no such backend, its connection string is missing or cannot be read, or its library is
-            not installed.
+        ConfigError: the connection string is missing or cannot be read, or the backend's library is not installed.
     """
     if settings.backend in {"sqlite", "memory"}:
         return None
-    if settings.backend not in SHARED:
-        raise ConfigError(
-            f"TURNSTREAM_CONTEXT__BACKEND: {settings.backend!r} does not exist; use sqlite, memory, redis or postgres"
-        )
     url = settings.url.get_secret_value().strip() if settings.url else ""
     if not url:
         raise ConfigError(

@@ -94,16 +94,6 @@ class SessionArchive:
         self._make_room()
         return found
 
-    def sessions(self, scope: Scope, limit: int = 1_000) -> list[SessionCard]:
-        """List the scope's sessions, the one spoken in last first.
-
-        Raises:
-            ShardError: the scope's ledger is damaged.
-            TransientError: the ledger is locked; try again.
-        """
-        with self._readers.session_view(scope) as opened:
-            return [] if opened is None else session_reads.cards(opened[0], limit)
-
     def _session(self, key: tuple[Scope, str], reader: ShardReader) -> _Session:
         with self._lock:
             session = self._known.get(key)
