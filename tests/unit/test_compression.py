@@ -206,7 +206,7 @@ def test_of_a_very_long_text_the_beginning_is_read() -> None:
 
 def test_what_is_kept_of_texts_read_has_a_bound() -> None:
     """Long texts took three quarters of a gigabyte; short ones are found again."""
-    kept = compression._UnitsKept(1_000)  # noqa: SLF001 - how much is kept is not to be seen from outside
+    kept = compression._UnitsKept(1_000)
     first = kept.of("the first of them")
     assert kept.of("the first of them") is first
     for i in range(50):
