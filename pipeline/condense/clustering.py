@@ -43,7 +43,7 @@ _COMPARED_BY_WORDS: Final = 4
 """Groups whose words are looked at as a whole: those that share most of a text's telling ones."""
 _CANDIDATES: Final = 48
 _DECIMALS: Final = 5
-_FIRST_ROWS: Final = 64
+_FIRST_ROWS: Final = 4
 _COMMON: Final = 0.3
 """Quantile of the cosines between texts that is taken for what all have in common."""
 _MOST_COMMON: Final = 0.5
@@ -234,12 +234,12 @@ class _Means:
     """Where the groups lie, and what all texts have in common."""
 
     def __init__(self, dimension: int) -> None:
-        self.rows: Vectors = np.zeros((_FIRST_ROWS, dimension), dtype=np.float32)
+        self.rows: Vectors = np.zeros((0, dimension), dtype=np.float32)
         """Their means, not normalised."""
-        self.n = np.zeros(_FIRST_ROWS, dtype=np.int64)
+        self.n = np.zeros(0, dtype=np.int64)
         """How many vectors each is the mean of."""
-        self._squares = np.ones(_FIRST_ROWS, dtype=np.float32)
-        self._recent: Vectors = np.zeros((_COMPARED, dimension), dtype=np.float32)
+        self._squares = np.ones(0, dtype=np.float32)
+        self._recent: Vectors = np.zeros((0, dimension), dtype=np.float32)
         self._n_noted = 0
         self._cosines = np.zeros(101, dtype=np.int64)
         self._cosines[0] = _PRIOR
@@ -252,7 +252,10 @@ class _Means:
             self._cosines += np.bincount(cosines, minlength=len(self._cosines))
             sums = self._cosines.cumsum()
             self._common = min(_MOST_COMMON, float(sums.searchsorted(_COMMON * sums[-1])) / 100)
-        self._recent[self._n_noted % _COMPARED] = vector
+        if self._n_noted < _COMPARED:
+            self._recent = np.concatenate([self._recent, vector[None]])
+        else:
+            self._recent[self._n_noted % _COMPARED] = vector
         self._n_noted += 1
 
     def dots(self, vectors: Vectors, n_more: int) -> Vectors:
@@ -274,8 +277,10 @@ class _Means:
     def begin(self, group: int) -> None:
         """Make room for a group."""
         if group == len(self.n):
-            self.rows, self.n = np.concatenate([self.rows, 0 * self.rows]), np.concatenate([self.n, 0 * self.n])
-            self._squares = np.concatenate([self._squares, np.ones_like(self._squares)])
+            more = max(_FIRST_ROWS, group)
+            self.rows = np.concatenate([self.rows, np.zeros((more, self.rows.shape[1]), np.float32)])
+            self.n = np.concatenate([self.n, np.zeros(more, np.int64)])
+            self._squares = np.concatenate([self._squares, np.ones(more, np.float32)])
 
     def add(self, group: int, vector: Vectors) -> None:
         """Add a vector to a group, unless it is one of zeros."""

@@ -40,6 +40,7 @@ VERBATIM: Final = (IMMEDIATE + SHORT_TERM, SEMANTIC_VERBATIM)
 _FINGERPRINT: Final = 4
 _SUMMARIES_KEPT: Final = 4_096
 _BETWEEN_BEATS: Final = 64
+_MOST_KEPT: Final = 512
 
 
 def _unheard() -> None:
@@ -115,10 +116,13 @@ class KeptGroupings:
 
     Args:
         max_entries: exchanges in all of them together, at most, but always those of the last.
+        max_kept: groupings, at most.
     """
 
-    def __init__(self, max_entries: int) -> None:
+    def __init__(self, max_entries: int, max_kept: int = _MOST_KEPT) -> None:
         self._max_entries = max_entries
+        self._max_kept = max_kept
+        self._n_entries = 0
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[Scope, str, int], _Kept] = OrderedDict()
 
@@ -127,11 +131,16 @@ class KeptGroupings:
     ) -> list[Group]:
         """Group exchanges, going on from those grouped before under this key."""
         with self._lock:
-            kept = self._kept.setdefault(key, _Kept())
-            self._kept.move_to_end(key)
+            kept = self._kept.pop(key, None)
+            if kept is not None:
+                self._n_entries -= kept.n_entries
+            if not entries:
+                return []
+            kept = self._kept[key] = kept or _Kept()
             kept.n_entries = len(entries)
-            while len(self._kept) > 1 and sum(one.n_entries for one in self._kept.values()) > self._max_entries:
-                self._kept.popitem(last=False)
+            self._n_entries += kept.n_entries
+            while len(self._kept) > self._max_kept or (len(self._kept) > 1 and self._n_entries > self._max_entries):
+                self._n_entries -= self._kept.popitem(last=False)[1].n_entries
         with kept.lock:
             return kept.grouping.groups(entries, vectors, beat)
 
