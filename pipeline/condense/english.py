@@ -24,6 +24,8 @@ class Pattern(NamedTuple):
     is_list: bool = False
 
 
+ENDED: Final = "no longer "
+"""Before the key of what held until it was said that it does not any more."""
 _NOW: Final = r"(?:now|currently|still|just|recently|also|actually|really|finally|even|officially)\s+"
 _I: Final = rf"(?<![\w'])I(?:'ve|\s+have)?\s+(?:{_NOW})*"
 _I_AM: Final = rf"(?<![\w'])(?:I'm|I\s+am|Im)\s+(?:{_NOW})*"
@@ -67,6 +69,9 @@ _DATE: Final = (
     r"|fall|winter)|this\s+(?:week|weekend|month|year|spring|summer|autumn|fall|winter)|(?:in|within)\s+(?:a|an|one|two"
     r"|three|four|\d+)\s+(?:day|week|month|year)s?|(?:in\s+)?20\d\d)"
 )
+_NOT: Final = r"(?:don't|do\s+not|doesn't)"
+_NO_MORE: Final = r"(?:any\s?more|any\s+longer|no\s+more|no\s+longer)"
+_UNTIL_NO_MORE: Final = rf"(?P<v>[^\s,.;:!?()…][^,;:!?()…\n.]{{0,60}}?)\s+{_NO_MORE}\b(?!\s+than)"
 _NO_GENERIC: Final = (
     "question|problem|issue|point|guess|opinion|idea|goal|plan|concern|understanding|advice|answer|bad|fault|turn|view"
     "|understanding|only|main|first|last|next|other|own|mistake|hope|suggestion|impression|feeling|thought|way|life"
@@ -78,7 +83,23 @@ def _pattern(key: str, hints: str, regex: str, confidence: float, *, is_list: bo
     return Pattern(key, tuple(hints.split("|")), re.compile(regex, re.IGNORECASE), confidence, is_list)
 
 
+def _ended(key: str, hints: str, verb: str) -> tuple[Pattern, Pattern]:
+    """Read that something held and does not any more; a plain 'not' does not tell that it ever did."""
+    return (
+        _pattern(ENDED + key, "no longer", rf"(?<![\w'])(?:I|we)\s+no\s+longer\s+{verb}\s+{_PHRASE}", 0.9),
+        _pattern(ENDED + key, hints, rf"(?<![\w'])(?:I|we)\s+(?:{_NOT}\s+)?{verb}\s+{_UNTIL_NO_MORE}", 0.9),
+    )
+
+
 PATTERNS: Final = (
+    *_ended("residence", "liv", r"live\s+in"),
+    *_ended("employer", "work", r"work\s+(?:at|for)"),
+    *_ended("occupation", "work", r"work\s+as(?:\s+an?)?"),
+    _pattern("no longer residence", "moved", rf"{_WE}moved\s+(?:away\s+from|out\s+of)\s+{_PHRASE}", 0.85),
+    _pattern("no longer employer", "left|quit", rf"{_I}(?:left|quit)\s+my\s+job\s+(?:at|with)\s+{_PHRASE}", 0.85),
+    _pattern("no longer marital status", "no longer", r"(?<![\w'])(?:I'm|I\s+am)\s+no\s+longer\s+(?P<v>married|engaged|single)\b", 0.85),
+    _pattern("no longer diet", "no longer", r"(?<![\w'])(?:I'm|I\s+am)\s+no\s+longer\s+(?:an?\s+)?(?P<v>vegetarian|vegan|pescatarian)\b", 0.9),
+    _pattern("no longer allergy", "no longer", rf"(?<![\w'])(?:I'm|I\s+am)\s+no\s+longer\s+allergic\s+to\s+{_LIST}", 0.9, is_list=True),
     _pattern("residence", "liv", rf"{_WE}(?:live|am\s+living|are\s+living)\s+in\s+{_PHRASE}", 0.9),
     _pattern("residence", "liv|based|settled", rf"(?<![\w'])(?:I'm|we're)\s+(?:{_NOW})*(?:living|based|settled)\s+in\s+{_PHRASE}", 0.9),
     _pattern("residence", "moved|relocated", rf"{_WE}(?:moved|relocated)\s+(?:back\s+)?(?:from\s+[\w' -]{{1,40}}?\s+)?to\s+{_PHRASE}", 0.9),
@@ -117,7 +138,7 @@ PATTERNS: Final = (
     _pattern("allergy", "allergy", rf"{_I}(?:have|got)\s+an?\s+(?:severe\s+|bad\s+|mild\s+)?(?P<v>[\w-]+)\s+allergy\b", 0.95),
     _pattern("diet", "i'm|i am|im ", rf"{_I_AM}(?:an?\s+)?(?P<v>vegetarian|vegan|pescatarian|gluten[- ]free|lactose[- ]intolerant|celiac|coeliac|teetotal|diabetic)\b", 0.9),
     _pattern("does not eat", "eat|drink", rf"(?<![\w'])I\s+(?:don't|do\s+not|can't|cannot|can\s+not|never)\s+(?:eat|drink)\s+{_LIST}", 0.85, is_list=True),
-    _pattern("language", "speak", rf"{_I}(?:can\s+)?speak\s+(?:\w+\s+)?(?P<v>(?:fluent\s+)?(?:{_LANGUAGE})\b[^.;!?\n]{{0,60}})", 0.9, is_list=True),
+    _pattern("language", "speak", rf"{_I}(?:can\s+)?speak\s+(?:(?!no\b|little|hardly|barely|zero|neither|not\b)\w+\s+)?(?P<v>(?:fluent\s+)?(?:{_LANGUAGE})\b[^.;!?\n]{{0,60}})", 0.9, is_list=True),
     _pattern("language", "fluent|learning", rf"{_I_AM}(?:fluent\s+in|learning)\s+(?P<v>(?:{_LANGUAGE})\b[^.;!?\n]{{0,60}})", 0.8, is_list=True),
     _pattern("dislikes", "hate|dislike|detest|stand|like|enjoy|love", rf"(?<![\w'])I\s+(?:really\s+|absolutely\s+|just\s+)*(?:hate|dislike|detest|can't\s+stand|cannot\s+stand|don't\s+(?:really\s+)?(?:like|enjoy)|do\s+not\s+(?:like|enjoy)|no\s+longer\s+(?:like|love|enjoy))\s+{_PHRASE}", 0.75),
     _pattern("likes", "love|like|enjoy|adore|prefer", rf"(?<![\w'])I\s+(?:really\s+|absolutely\s+|just\s+|still\s+|do\s+|also\s+)*(?:love|like|enjoy|adore|prefer)\s+{_PHRASE}", 0.7),
@@ -146,3 +167,55 @@ NO_PLACE: Final = re.compile(
     re.IGNORECASE,
 )
 PLACES: Final = frozenset({"residence", "home town", "birthplace"})
+ORGANISATION: Final = re.compile(
+    r"(?:an?|the)\s+(?:[\w-]+\s+){0,2}(?:bank|hospital|school|startup|start-up|university|college|company|restaurant|bakery"
+    r"|hotel|law firm|firm|agency|newspaper|museum|library|clinic|pharmacy|supermarket|factory|ngo|charity|government"
+    r"|insurer|consultancy|kindergarten|publisher|bookshop|bookstore|cafe|café)",
+    re.IGNORECASE,
+)
+"""Employers that are told without a name."""
+NO_NAME: Final = re.compile(
+    r"(?:\d+(?::\d+)?\s*(?:am|pm|o'clock)?$|(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b|christmas|easter|halloween"
+    rf"|(?:{_MONTH})$|(?:plan|phase|version|option|step|part|page|chapter|level|round|team|row|line|slide)\b)",
+    re.IGNORECASE,
+)
+COMMON: Final = re.compile(
+    r"an?|the|my|our|your|this|that|it|of|and|or|i|we|you|night|nights|noon|dawn|dusk|midnight|home|work|school|times"
+    r"|peanuts|free|food|money|cash|fun|exposure|living|others|people|family|friends|clients|customers|hours|days|weeks"
+    r"|months|years|hope|fear|harmony|peace|poverty|luxury|comfort|chaos|denial|misery|silence|solitude|darkness|exile"
+    r"|sin|shame|terror|style|pain|agony|squalor|isolation|constant|total|complete|pure|abject|relative|interesting|dread"
+    r"|love|debt|doubt|anger|regret|town|city|country|countryside|village|dorm|dorms|suburbs|suburbia|abroad|sync|bed"
+    r"|management|production|sales|support|marketing|design|engineering|testing|strike|dismiss|adjourn|vegan\w*|plant.*"
+    r"|clean|light|dark|remote|hybrid|full-time|part-time|(?!beijing|nanjing|chongqing|wyoming|italy|sicily|philly|boeing|reading)\w+(?:ing|ness|tion|ment|ly)|first|second|next|last",
+    re.IGNORECASE,
+)
+"""What in a text without capitals is no name."""
+TOOLS: Final = re.compile(
+    "slack|teams|zoom|discord|telegram|signal|whatsapp|notion|jira|trello|asana|linear|confluence|gmail"
+    "|outlook|protonmail|linux|windows|macos|mac|ubuntu|debian|fedora|arch|android|ios|iphone|chrome|firefox"
+    "|safari|edge|brave|python|java|rust|golang|go|typescript|javascript|kotlin|swift|scala|ruby|elixir"
+    "|haskell|react|vue|angular|svelte|postgres|postgresql|mysql|sqlite|mongodb|redis|kafka|docker|kubernetes"
+    "|podman|terraform|ansible|git|github|gitlab|bitbucket|jenkins|aws|azure|gcp|heroku|vercel|netlify"
+    "|cloudflare|vim|neovim|emacs|vscode|cursor|pycharm|intellij|obsidian|evernote|figma|sketch|spotify"
+    "|netflix|twitter|mastodon|bluesky|threads|facebook|instagram|reddit|excel|sheets|word|docs|pandas|polars"
+    "|numpy|pytorch|tensorflow|jax|django|flask|fastapi|spring",
+    re.IGNORECASE,
+)
+"""What people move to that is no place."""
+NO_TASTE: Final = re.compile(
+    r"\b(?:better|best|more|most|less|your|yours|both|neither|either)$|^(?:your|his|her|their|its|both|option|version)\b"
+    r"|^(?:the|this|that|these|those|an?)\s+(?:\w+\s+){0,2}(?:options?|versions?|ideas?|ones?|first|second|third|last"
+    r"|latter|former|answers?|approach|suggestions?|drafts?|way|choices?|plans?|look|sound|solutions?|code|examples?|titles?"
+    r"|names?|paragraphs?|sentences?|responses?|tone|wording|result|fact|new|old|other)\b",
+    re.IGNORECASE,
+)
+"""What is liked of what was just said, not by and large."""
+NO_ALLERGEN: Final = re.compile(
+    r"^(?:early\s+)?(?:mornings?|mondays?|weekdays?|people|stupid\w*|idiots?|fools?|work\w*|jobs?|maths?|algebra|bullshit|bs"
+    r"|drama|nonsense|exercise|exercising|gyms?|homework|meetings?|commitments?|small talk|effort|chores|cleaning|cooking"
+    r"|running|sports?|fun|happiness|love|feelings|emotions|responsibilit\w+|adulting|taxes|school|deadlines?|politics"
+    r"|change|boredom|success|failure|javascript|java|php|excel|powerpoint|emails?|you|him|her|them|this|that|lies?|liars?"
+    r"|\w+(?:ism|ness|ity))\b",
+    re.IGNORECASE,
+)
+"""What nobody is allergic to but in jest."""

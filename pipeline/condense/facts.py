@@ -13,31 +13,43 @@ from typing import Final
 
 from pipeline.condense import chinese, english
 from pipeline.condense.english import Pattern
-from pipeline.condense.statements import MOST_CHARS, is_supposed, statements
+from pipeline.condense.statements import (
+    MOST_CHARS,
+    is_fiction,
+    is_led,
+    is_no_more,
+    is_some_day,
+    is_supposed,
+    statements,
+)
+from pipeline.condense.values import TASTES, is_value
 
-RULES: Final = 1
+RULES: Final = 2
 """Number of these rules; change it whenever another fact could be found, and stored ones are found anew."""
 MANY: Final = frozenset({"likes", "dislikes", "pets", "plan", "language", "allergy", "does not eat"})
 """Keys of which several values hold at a time; of every other the latest counts."""
-TASTES: Final = frozenset({"likes", "dislikes"})
 _MOST: Final = 16
 _MOST_VALUE_CHARS: Final = 100
-_MOST_GENERIC_WORDS: Final = 6
-_AGES: Final = range(3, 121)
 _HEDGED: Final = 0.6
 _NEGATED: Final = re.compile(
     r"\b(?:not|never|no longer|nobody|hardly|untrue|wrong|false|used to)\b|n't\b", re.IGNORECASE
 )
 _CLAUSE: Final = re.compile(r"[,;:—–，；：]|\b(?:but|and|so|because|since)\b|但是?|所以|因为", re.IGNORECASE)
 _HEDGES: Final = re.compile(r"\b(?:i think|i guess|probably|kind of|sort of|more or less)\b|我想|大概", re.IGNORECASE)
-_TAKEN_BACK: Final = re.compile(r"\b(?:just kidding|jk|not really|as a joke|if only)\b|开玩笑", re.IGNORECASE)
+_TAKEN_BACK: Final = re.compile(
+    r"\b(?:just kidding|kidding|joking|jk|not really|as a joke|if only"
+    r"|(?:ha){2,}h?|lo+l|lmao|he(?:he)+)\b|开玩笑|哈哈"
+    r"|[,—–-]\s*not\W*$",
+    re.IGNORECASE,
+)
 _AND: Final = re.compile(r"\s*(?:,|、|/|&|\band\b|\bor\b|和|与|及|以及|还有)\s*(?:\b(?:and|or)\b\s*)?", re.IGNORECASE)
 _TRAILING: Final = re.compile(
     r"(?:\s+(?:now|too|again|currently|today|actually|btw|though|right now|as well|so much|a lot|very much|fluently"
     r"|at all|anymore|these days|with .*|from .*|near .*|at .*|in (?:early|late)?\s*\d{4}|on my own))+$",
     re.IGNORECASE,
 )
-_UNENDED: Final = re.compile(r"\b(?:of|like|for|to|in|on|at|with|by|from|the|an?|my|your)$", re.IGNORECASE)
+_SUBJECT: Final = re.compile(r"(?:I|Im|we)\b", re.IGNORECASE)
+_SMALL_I: Final = re.compile(r"(?<![\w'])i\b|(?<![\w'])im\b")
 _ARTICLE: Final = re.compile(r"^(?:the|an?|some|my)\s+", re.IGNORECASE)
 
 
@@ -96,7 +108,7 @@ def _may_state(content: str) -> bool:
 
 
 def _of_sentence(sentence: str) -> Iterator[StatedFact]:
-    if _TAKEN_BACK.search(sentence) or not _may_tell(sentence):
+    if not _may_tell(sentence) or _TAKEN_BACK.search(sentence) or is_fiction(sentence):
         return
     is_chinese = "我" in sentence
     taken: list[tuple[int, int]] = []
@@ -107,7 +119,9 @@ def _of_sentence(sentence: str) -> Iterator[StatedFact]:
         for match in pattern.stated.finditer(sentence):
             span = match.span("v")
             before = sentence[: match.start()]
-            if any(start < span[1] and span[0] < stop for start, stop in taken) or not _is_meant(before):
+            if any(start < span[1] and span[0] < stop for start, stop in taken):
+                continue
+            if not _is_meant(pattern, match):
                 continue
             facts = [*_facts_of(pattern, match, hedged=_HEDGES.search(before) is not None)]
             if facts:
@@ -115,30 +129,31 @@ def _of_sentence(sentence: str) -> Iterator[StatedFact]:
             yield from facts
 
 
-def _is_meant(before: str) -> bool:
-    clause = _CLAUSE.split(before)[-1]
-    is_negated = _NEGATED.search(clause) or chinese.NEGATED.search(clause)
-    return not (is_supposed(before) or is_negated)
+def _is_meant(pattern: Pattern, match: re.Match[str]) -> bool:
+    before, after = match.string[: match.start()], match.string[match.start("v") :]
+    clause, clause_after = _CLAUSE.split(before)[-1], _CLAUSE.split(after)[0]
+    if is_supposed(before) or _NEGATED.search(clause) or chinese.NEGATED.search(clause):
+        return False
+    is_english = not chinese.HAN.search(match[0])
+    if is_english and not is_led(clause, by_subject=_SUBJECT.match(match[0]) is not None and pattern.key != "plan"):
+        return False
+    if pattern.key.startswith(english.ENDED):
+        return True
+    if pattern.key == "plan":
+        return not is_no_more(clause_after)
+    is_taste = pattern.key in TASTES
+    return not (is_no_more(clause_after) or is_some_day(before, "" if is_taste else clause_after))
 
 
 def _facts_of(pattern: Pattern, match: re.Match[str], *, hedged: bool) -> Iterator[StatedFact]:
     key = " ".join((pattern.key or match["k"]).casefold().split()).replace("favourite", "favorite")
+    is_small = _SMALL_I.search(match[0]) is not None or match.string == match.string.lower()
     values = _AND.split(match["v"]) if pattern.is_list else [match["v"]]
     for value in map(_cleaned, values):
-        if _is_value(key, value, is_generic=not pattern.key):
+        if is_value(key, value, is_generic=not pattern.key, is_small=is_small):
             yield StatedFact(key, value, round(pattern.confidence * (_HEDGED if hedged else 1), 2))
 
 
 def _cleaned(value: str) -> str:
     value = _TRAILING.sub("", " ".join(value.split()).strip(" '\"-–—…"))
     return value.removesuffix("'s").removesuffix("’s")[:_MOST_VALUE_CHARS]
-
-
-def _is_value(key: str, value: str, *, is_generic: bool) -> bool:
-    if not value or _UNENDED.search(value) or (key != "plan" and english.REJECTED.match(value)):
-        return False
-    if key == "age":
-        return int(value) in _AGES
-    if key in english.PLACES and english.NO_PLACE.match(value):
-        return False
-    return not (is_generic and len(value.split()) > _MOST_GENERIC_WORDS)
