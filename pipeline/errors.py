@@ -37,7 +37,7 @@ class TransientError(TurnstreamError):
 
 
 class ServerUnreachableError(TransientError):
-    """The Redis or Valkey server does not answer."""
+    """The Redis, Valkey or PostgreSQL server does not answer."""
 
 
 class LedgerBusyError(TransientError):

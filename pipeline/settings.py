@@ -24,8 +24,8 @@ PREFIX = "TURNSTREAM_"
 
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
-Weight = Annotated[float, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=3_200_000_000)]  # a century
 
 
 class _Group(BaseModel):

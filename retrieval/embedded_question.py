@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.embed.protocol import EmbeddedQuestion, TokenEmbedder
 from pipeline.ledger import words
 from retrieval.fused.asking import Asking
-from retrieval.query_vector import QueryEmbedder
+from retrieval.query_vector import QueryEmbedder, readable
 
 COMMON: Final = 1 / 10
 """Share of all turns that a common word is in. Measured: from 1/16 to 1 it makes no difference to what is found."""
@@ -44,7 +44,7 @@ class Asked:
 
 def ask(text: str, names: list[str], embedder: QueryEmbedder) -> Asked:
     """Read a question that is put to a scope in which these people speak, and embed it."""
-    asking = Asking(text, frozenset(names))
+    asking = Asking(readable(text), frozenset(names))
     if isinstance(embedder, TokenEmbedder):
         return Asked(asking, embedder.embed_question(asking.embedded_text))
     vector = np.asarray(embedder.embed([asking.embedded_text])[0], dtype=np.float32)

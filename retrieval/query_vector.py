@@ -27,19 +27,22 @@ class QueryEmbedder(Protocol):
 def to_vector(query: str | npt.NDArray[np.floating], embedder: QueryEmbedder) -> Vectors:
     """Give the query as ``(d,) float32, L2-normalised``; a vector of zeros stays one.
 
-    Half an emoji (a lone surrogate) in a text counts as "?": tokenizers refuse it.
-
     Raises:
         ValueError: the text is blank, or the vector is not one row of finite numbers.
     """
     if isinstance(query, str):
-        text = require_words(query).strip()[:_MAX_CHARS].encode(errors="replace").decode()
+        text = readable(require_words(query))
         return np.asarray(embedder.embed([text])[0], dtype=np.float32)
     vector = np.asarray(query, dtype=np.float32)
     if vector.ndim != 1 or not np.isfinite(vector).all():
         raise ValueError(f"query: a vector must be one row of finite numbers, not of shape {vector.shape}")
     norm = float(np.linalg.norm(vector))
     return vector / np.float32(norm) if norm else vector
+
+
+def readable(query: str) -> str:
+    """Give a query as tokenizers and databases can read it: not longer than models read, "?" for half an emoji."""
+    return query.strip()[:_MAX_CHARS].encode(errors="replace").decode()
 
 
 def require_words(query: str) -> str:

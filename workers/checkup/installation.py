@@ -15,6 +15,7 @@ from pipeline.registry import FILE, Registry
 from pipeline.settings import Settings
 from pipeline.shards import require_usable
 from pipeline.stream import check_server, connect, server_url
+from retrieval.context.backends.opening import open_shared
 from workers.checkup.finding import Finding, Verdict, of_error
 
 DISTRIBUTION = "turnstream"
@@ -29,6 +30,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
         ("model", _model),
         ("server", _server),
         ("registry", _registry),
+        ("session memory", _session_memory),
     ]
     for what, check in checks:
         yield _finding(what, lambda check=check: check(settings))  # type: ignore[misc] # bound at once, called at once
@@ -85,6 +87,15 @@ def _server(settings: Settings) -> str:
     if problems:
         raise _Advice("; ".join(problems))
     return "reachable, append-only, noeviction"
+
+
+def _session_memory(settings: Settings) -> str:
+    windows = open_shared(settings.context)
+    if windows is None:
+        return "in the ledgers"
+    with closing(windows):
+        windows.check()
+    return f"shared by {settings.context.backend}, which answers"
 
 
 def _registry(settings: Settings) -> str:

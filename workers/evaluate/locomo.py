@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.importers import Imported, locomo, reader, source
+from pipeline.errors import ConfigError
+from pipeline.importers import Imported, Malformed, locomo, reader, source
 from pipeline.records import Event, Scope, Turn
 from workers.evaluate.asked import AskedQuestion
 
@@ -29,11 +30,20 @@ def events(path: Path) -> Iterator[Event]:
 
 
 def questions(path: Path) -> Iterator[AskedQuestion]:
-    """Yield the questions that have evidence."""
+    """Yield the questions that have evidence.
+
+    Raises:
+        ConfigError: nothing in the file can be read.
+    """
     session_of: dict[tuple[Scope, str], str] = {}
-    for event in events(path):
-        if isinstance(event, Turn):
-            session_of[event.scope, event.turn_id] = event.session_id
+    wrong: list[Malformed] = []
+    for item in reader(FORMAT)(path):
+        if isinstance(item, Malformed):
+            wrong.append(item)
+        elif isinstance(item.event, Turn):
+            session_of[item.event.scope, item.event.turn_id] = item.event.session_id
+    if wrong and not session_of:
+        raise ConfigError(f"{wrong[0]}; is it of the format {FORMAT}?")
     for value in source.values(path, "conversation"):
         if isinstance(value.value, dict) and value.value.get("sample_id"):
             scope = Scope("user", str(value.value["sample_id"]))

@@ -15,6 +15,7 @@ two at once the later sees what the first left. Table and index are made at the 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +25,7 @@ import psycopg
 from psycopg import errors as pg_errors
 from psycopg.conninfo import conninfo_to_dict
 
-from pipeline.errors import ConfigError, TransientError, TurnstreamError
+from pipeline.errors import ConfigError, ServerUnreachableError, TransientError, TurnstreamError
 from pipeline.records import Scope
 from retrieval.context.backends import record
 from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey, scope_digest
@@ -287,6 +288,12 @@ _REFUSED: Final = (
 )
 
 
+_REFUSAL: Final = re.compile(
+    r"FATAL: .*(?:authentication|role|database .* does not exist|pg_hba)|no password|invalid "
+)
+"""What is said while connecting carries no code. A server that starts, stops or is full answers FATAL as well."""
+
+
 def _ours(error: psycopg.Error, server: str) -> TurnstreamError:
     """Give our error for one of the library's; only what is said of connecting is sure to hold no text of a user."""
     if isinstance(error, _REFUSED):
@@ -296,7 +303,9 @@ def _ours(error: psycopg.Error, server: str) -> TurnstreamError:
         )
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         first_line = str(error).partition("\n")[0]
-        return TransientError(f"{server} does not answer ({first_line}); start it, or correct {_SETTING}")
+        if _REFUSAL.search(first_line):
+            return ConfigError(f"{server} refused ({first_line}); correct {_SETTING}")
+        return ServerUnreachableError(f"{server} does not answer ({first_line}); start it, or correct {_SETTING}")
     return TransientError(
         f"{server} cannot serve now: {type(error).__name__} ({error.sqlstate}); see its log, and try again"
     )

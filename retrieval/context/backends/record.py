@@ -13,6 +13,8 @@ from typing import Final
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
+from pipeline.errors import PoisonError
+from pipeline.records import to_epoch_ms
 from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey
 from retrieval.context.entries.entry import Entry
 
@@ -49,6 +51,11 @@ def decode(raw: bytes) -> tuple[str, tuple[Kept, ...]]:
         raise DamagedRecordError(f"{error.error_count()} things in {len(raw)} bytes are wrong") from error
     if record.format != _FORMAT:
         raise DamagedRecordError(f"it has format {record.format}, this release reads {_FORMAT}")
+    for kept in record.exchanges:
+        try:
+            to_epoch_ms(kept.entry.time_ms / 1_000)
+        except (PoisonError, OverflowError) as error:
+            raise DamagedRecordError("a time lies outside the years 1900-2199") from error
     return record.session_id, record.exchanges
 
 
