@@ -151,7 +151,7 @@ def test_a_file_of_another_format_is_named(tmp_path: Path) -> None:
     """The wrong --format must not end in a traceback or an empty table."""
     with pytest.raises(ConfigError, match="haystack_sessions"):
         datasets.load(locomo(tmp_path / "x.json"), "longmemeval")
-    with pytest.raises(ConfigError, match="no question"):
+    with pytest.raises(ConfigError, match="is it of the format locomo"):
         datasets.load(longmemeval(tmp_path / "y.json"), "locomo")
     with pytest.raises(ConfigError, match="choose one of locomo, longmemeval"):
         datasets.load(tmp_path / "x.json", "beir")
