@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol, cast
 
-from pipeline.errors import ConfigError, LedgerBusyError, ModelMismatchError, TransientError
-from pipeline.ledger import passage_reads
+from pipeline.errors import ConfigError, ModelMismatchError, TransientError
+from pipeline.ledger import passage_reads, session_reads
+from pipeline.ledger.connection import read_meta
 from pipeline.records import Scope
 from retrieval.context import answering, elsewhere
 from retrieval.context.condensing.condensed import CondensedScopes
@@ -26,6 +27,7 @@ from retrieval.context.relevance import cosines
 from retrieval.context.session.archive import SessionEntries
 from retrieval.context.session.session_memory import SessionMemory, SessionStore
 from retrieval.context.strategies.protocol import Asked, CountTokens, Offer, Strategy
+from retrieval.embedded_question import Asked as Embedded
 from retrieval.embedded_question import ask
 from retrieval.fused.model import Models
 from retrieval.hits import Retrieval
@@ -42,7 +44,9 @@ STRATEGIES: Final = {
 }
 """Names, each a module in `strategies`, and its class."""
 _ACROSS_SESSIONS: Final = frozenset({"dynamic", "hierarchical"})
-_MOST_ENTRIES_KEPT: Final = 50_000
+_MAX_BYTES_KEPT: Final = 256 << 20
+"""Of facts and the texts they are about."""
+_NOT_EMBEDDED: Final = "by words alone: nothing of this scope is embedded yet"
 _NO_MODEL: Final = "by words alone: the embedding model cannot be used"
 _MODEL_FAILS: Final = (ConfigError, TransientError, OSError, RuntimeError)
 """What a model may raise that is missing, cannot be loaded, or breaks at a text."""
@@ -93,7 +97,7 @@ class ContextWriter:
         self._search = search
         self._models = models
         self._layout = Layout.read(store.settings.template)
-        self._facts = _FactsKept(_MOST_ENTRIES_KEPT)
+        self._facts = _FactsKept(_MAX_BYTES_KEPT)
         self._condensed = CondensedScopes(store.readers)
 
     def context(
@@ -137,9 +141,10 @@ class ContextWriter:
         aim = objective if objective and objective.strip() else None
         notes: list[str] = []
         with self._store.readers.gate.passing():
+            model = self._model_for(where, session_id, name, aim)
             found = SessionMemory(where, self._store).entries(session_id)
             if found.entries:
-                asked = self._asked(where, session_id, found, name, aim, room, notes)
+                asked = self._asked(where, session_id, found, name, aim, room, model, notes)
                 offer = pinned.first(chosen.offer(asked), asked)
             elif across_sessions and aim is not None and name in _ACROSS_SESSIONS:
                 offer = self._from_elsewhere(session_id, where, aim, notes)
@@ -147,6 +152,27 @@ class ContextWriter:
                 self._facts.drop((where, session_id))
                 offer = Offer(pieces=())
         return budget.fit(offer, room, count_tokens, layout=self._layout, strategy=name, notes=notes)
+
+    def _model_for(self, scope: Scope, session_id: str, strategy: str, objective: str | None) -> QueryEmbedder | str:
+        """Load the model if there is something to compare by it; else tell why there is none.
+
+        Why before the entries are read: it may take seconds, and what is forgotten meanwhile is not to be shown.
+        """
+        if objective is None or strategy == "fixed":
+            return ""
+        with self._store.readers.session_view(scope) as opened:
+            is_embedded = (
+                opened is not None
+                and session_reads.card(opened[0], session_id) is not None
+                and read_meta(opened[0]).get("model_key") is not None
+            )
+        return self._loaded() if is_embedded else _NOT_EMBEDDED
+
+    def _loaded(self) -> QueryEmbedder | str:
+        try:
+            return self._load_embedder()
+        except _MODEL_FAILS as error:
+            return f"{_NO_MODEL} ({error})"
 
     def _asked(
         self,
@@ -156,6 +182,7 @@ class ContextWriter:
         strategy: str,
         objective: str | None,
         room: int,
+        model: QueryEmbedder | str,
         notes: list[str],
     ) -> Asked:
         facts = None if strategy == "fixed" else self._facts.of((scope, session_id), found)
@@ -172,24 +199,26 @@ class ContextWriter:
         )
         if objective is None or facts is None:
             return asked
-        return self._embedded(asked, objective, facts, scope, found.model_key, notes)
+        if isinstance(model, str) or found.model_key is None:
+            notes.append(model if isinstance(model, str) else _NOT_EMBEDDED)
+            return asked
+        return self._embedded(asked, objective, facts, scope, found.model_key, model, notes)
 
     def _embedded(
-        self, asked: Asked, objective: str, facts: EntryFacts, scope: Scope, model_key: str | None, notes: list[str]
+        self,
+        asked: Asked,
+        objective: str,
+        facts: EntryFacts,
+        scope: Scope,
+        model_key: str,
+        embedder: QueryEmbedder,
+        notes: list[str],
     ) -> Asked:
         """Embed the objective and compare it with the entries; a note where that cannot be.
 
         Raises:
             ModelMismatchError: the entries' vectors are another model's.
         """
-        if model_key is None:
-            notes.append("by words alone: nothing of this scope is embedded yet")
-            return asked
-        try:
-            embedder = self._load_embedder()
-        except _MODEL_FAILS as error:
-            notes.append(f"{_NO_MODEL} ({error})")
-            return asked
         if embedder.model_key != model_key:
             raise ModelMismatchError(
                 f"the memory of {scope} was embedded with {model_key}, the settings name {embedder.model_key};"
@@ -197,10 +226,9 @@ class ContextWriter:
             )
         with self._store.readers.view(scope, model_key) as view:
             names = passage_reads.speakers(view.connection) if view else []
-        try:
-            question = ask(objective, names, embedder)
-        except _MODEL_FAILS as error:
-            notes.append(f"{_NO_MODEL} ({error})")
+        question = _question(objective, names, embedder)
+        if isinstance(question, str):
+            notes.append(question)
             return asked
         compared = replace(asked, objective_vector=question.embedded.vector)
         by_words, by_meaning = facts.bm25(objective), cosines(compared)
@@ -220,14 +248,23 @@ class ContextWriter:
 
     def _from_elsewhere(self, session_id: str, scope: Scope, objective: str, notes: list[str]) -> Offer:
         notes.append("nothing is known of this session: the scope's other sessions were asked")
-        try:
-            quotes = elsewhere.quotes_of(self._retrieve(objective, scope).hits)
-        except (ModelMismatchError, LedgerBusyError):
-            raise
-        except _MODEL_FAILS as error:
-            notes.append(f"{_NO_MODEL} ({error})")
+        model = self._loaded()
+        # Tried here: what fails in a retrieve that has a model is not the model.
+        tried = model if isinstance(model, str) else _question(objective, [], model)
+        if isinstance(tried, str):
+            notes.append(tried)
             quotes = elsewhere.quotes_of_sessions(self._search(elsewhere.telling_words(objective), scope))
+        else:
+            quotes = elsewhere.quotes_of(self._retrieve(objective, scope).hits)
         return elsewhere.offer(quotes, session_id)
+
+
+def _question(objective: str, names: list[str], embedder: QueryEmbedder) -> Embedded | str:
+    """Embed an objective, or tell why that cannot be."""
+    try:
+        return ask(objective, names, embedder)
+    except _MODEL_FAILS as error:
+        return f"{_NO_MODEL} ({error})"
 
 
 def resolved(name: str) -> Strategy:
@@ -243,27 +280,36 @@ def resolved(name: str) -> Strategy:
 
 
 class _FactsKept:
-    """What is known of the sessions asked about lately, so many entries in all; safe to share between threads."""
+    """What is known of the sessions asked about lately, so many bytes in all, but always the last one's.
 
-    def __init__(self, max_entries: int) -> None:
-        self._max_entries = max_entries
+    Safe to share between threads.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[Scope, str], EntryFacts] = OrderedDict()
+        self.n_bytes = 0
 
     def of(self, key: tuple[Scope, str], found: SessionEntries) -> EntryFacts:
         """Give the facts about these entries, read anew only as far as they changed."""
         with self._lock:
             known = self._known.get(key)
         facts = known if known is not None and known.is_about(found.entries) else EntryFacts(found.entries, known)
+        size = facts.size_bytes
         with self._lock:
+            self._remove(key)
             self._known[key] = facts
-            self._known.move_to_end(key)
-            n_entries = sum(len(one.entries) for one in self._known.values())
-            while len(self._known) > 1 and n_entries > self._max_entries:
-                n_entries -= len(self._known.popitem(last=False)[1].entries)
+            self.n_bytes += size
+            while len(self._known) > 1 and self.n_bytes > self._max_bytes:
+                self._remove(next(iter(self._known)))
         return facts
 
     def drop(self, key: tuple[Scope, str]) -> None:
         """Keep nothing of a session."""
         with self._lock:
-            self._known.pop(key, None)
+            self._remove(key)
+
+    def _remove(self, key: tuple[Scope, str]) -> None:
+        if (removed := self._known.pop(key, None)) is not None:
+            self.n_bytes -= removed.size_bytes

@@ -18,6 +18,7 @@ from pipeline.settings import ContextSettings
 from pipeline.shards import Shards
 from retrieval import Context, Memory, memory
 from retrieval.context.context import STRATEGIES
+from retrieval.hits import Retrieval
 from retrieval.query_vector import QueryEmbedder
 from tests.fakes import FakeEmbedder
 from tests.ledgers import NOW_MS, open_ledger, remember, turn
@@ -210,6 +211,32 @@ def test_without_a_model_words_decide_and_a_note_says_so(shards, opened, embedde
     assert "\nFrom other sessions:\n- [2023-11-14, session s1] assistant: To Porto, by train." in found.block
     assert "by words alone" in found.notes[1]
     assert opened(embedder).context("s1", SCOPE, "June", "fixed").notes == ()
+
+
+def test_what_fails_beside_the_model_is_an_error(shards) -> None:
+    """A disk that fails, or a mistake of ours, is not told as a missing model."""
+
+    class Broken(memory.Memory):
+        def retrieve(self, *_: object, **__: object) -> Retrieval:
+            raise OSError("the disk is gone")
+
+    say(shards, SCOPE, "s1", *TRIP)
+    bot = Broken(shards, FakeEmbedder, clock=lambda: NOW_MS)
+    with closing(bot), pytest.raises(OSError, match="the disk is gone"):
+        bot.context("new", SCOPE, "Which train?", "dynamic", across_sessions=True)
+
+
+def test_what_is_forgotten_while_the_model_loads_is_not_shown(shards) -> None:
+    """It is loaded before anything is read."""
+    say(shards, SCOPE, "s1", *TRIP)
+
+    def load() -> QueryEmbedder:
+        bot.session_memory(SCOPE).forget("s1")
+        return FakeEmbedder()
+
+    bot = memory.Memory(shards, load, clock=lambda: NOW_MS)
+    with closing(bot):
+        assert bot.context("s1", SCOPE, "Porto", "dynamic").block == ""
 
 
 def test_another_model_stays_an_error(shards, opened) -> None:

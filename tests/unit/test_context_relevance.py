@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.records import Scope
+from retrieval.context.context import _FactsKept
 from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import identifiers
 from retrieval.context.relevance import facts_of, relevance
+from retrieval.context.session.archive import SessionEntries
 from tests.entries import asked, entry
 
 POOL = [
@@ -59,6 +64,36 @@ def test_facts_that_the_caller_keeps_are_used() -> None:
     known = EntryFacts(request.entries)
     object.__setattr__(request, "facts", known)
     assert facts_of(request) is known
+
+
+def test_what_is_read_anew_but_the_same_is_not_worked_out_anew() -> None:
+    """What another host remembered is another object each time; the thousands beside it are not read again."""
+    entries = [entry("a", "cabin"), entry("other host", "wifi"), entry("b", "bread")]
+    known = EntryFacts(tuple(entries))
+    entries[1] = replace(entries[1])
+    assert known.is_about(entries)
+    more = EntryFacts([*entries, entry("c", "tea")], known)
+    assert all(one is other for one, other in zip(more.read, known.read, strict=False))
+    entries[1] = replace(entries[1], conclusion="edited")
+    assert not known.is_about(entries)
+    assert EntryFacts(entries, known).read[1] is not known.read[1]
+
+
+def test_facts_kept_are_bounded_by_what_they_take() -> None:
+    """They hold the texts they are about: a few long sessions are as much as many short ones."""
+    kept = _FactsKept(1_000_000)
+    scope = Scope("user", "u1")
+    short = SessionEntries((entry("a", "cabin"),), np.zeros((1, 0), np.float32))
+    long = SessionEntries((entry("a", "x" * 400_000),), np.zeros((1, 0), np.float32))
+    first = kept.of((scope, "first"), short)
+    assert kept.of((scope, "first"), short) is first
+    for i in range(4):
+        kept.of((scope, f"s{i}"), long)
+        assert kept.n_bytes <= 1_000_000
+    assert kept.of((scope, "first"), short) is not first
+    for session in ("first", "s3", "s3"):
+        kept.drop((scope, session))
+    assert kept.n_bytes == 0
 
 
 def test_identifiers_are_what_names_one_thing() -> None:

@@ -276,4 +276,5 @@ def test_what_is_kept_of_sessions_is_bounded(tmp_path: Path) -> None:
     for _ in range(2):
         for n in range(30):
             assert len(archive.entries(SCOPE, f"s{n}").entries) == 1
+            assert archive.n_bytes == sum(session.n_bytes for session in archive._known.values()) <= 20_000
     assert 1 <= len(archive._known) < 10

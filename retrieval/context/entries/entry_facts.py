@@ -33,6 +33,9 @@ _SAME_COSINE: Final = 0.98
 """An entry this near says the same again, which is no follow-up."""
 _MAY_CHANGE: Final = 8
 """Of the last entries, as they are answered; sorted in with all others, they would have all sorted anew."""
+_TERM_BYTES: Final = 300
+_ENTRY_BYTES: Final = 2_000
+"""About what Python needs for a word of an entry, and for an entry without its texts and words."""
 _NOTHING_FOLLOWED: Final = np.zeros((0, FOLLOWING), np.bool_)
 
 
@@ -64,7 +67,7 @@ class EntryFacts:
         self._tail = WordIndex(self.read[self.index.n :], first=self.index.n)
 
     def is_about(self, entries: Sequence[Entry]) -> bool:
-        """Tell whether these are the very same entries."""
+        """Tell whether these are the same entries."""
         return len(entries) == len(self.entries) == _n_shared(entries, self.entries)
 
     def bm25(self, text: str) -> Scores:
@@ -162,6 +165,11 @@ class EntryFacts:
         return np.array([one.n_bytes for one in self.read], np.int64)
 
     @cached_property
+    def size_bytes(self) -> int:
+        """About what all this takes in memory, the texts of the entries included."""
+        return int(2 * self.n_bytes.sum() + _TERM_BYTES * self._n_terms.sum()) + _ENTRY_BYTES * len(self.read)
+
+    @cached_property
     def success(self) -> Scores:
         """How each ended: ``(n,)``, 1 for done, 0.5 for unknown, 0.2 for failed."""
         return np.array([_SUCCESS[entry.outcome] for entry in self.entries], np.float32)
@@ -188,8 +196,8 @@ class EntryFacts:
 
 
 def _n_shared(entries: Sequence[Entry], known: Sequence[Entry]) -> int:
-    """Count the entries at the beginning that are the very same objects: an edited one is another."""
+    """Count the entries at the beginning that are the same; what another host remembered is read anew each time."""
     for place, (one, other) in enumerate(zip(entries, known, strict=False)):
-        if one is not other:
+        if one is not other and one != other:
             return place
     return min(len(entries), len(known))

@@ -72,6 +72,9 @@ class SessionArchive:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[Scope, str], _Session] = OrderedDict()
+        self._sizes: dict[tuple[Scope, str], int] = {}
+        self.n_bytes = 0
+        """What is kept takes about so much, as it was counted when each session was read last."""
 
     def entries(self, scope: Scope, session_id: str) -> SessionEntries:
         """Give a session's entries; none when there is no such session or scope, and nothing is made on disk.
@@ -91,7 +94,7 @@ class SessionArchive:
                 return EMPTY
             session = self._session((scope, session_id), reader)
             found = session.up_to_date(connection, card)
-        self._make_room()
+        self._make_room((scope, session_id), session)
         return found
 
     def _session(self, key: tuple[Scope, str], reader: ShardReader) -> _Session:
@@ -104,13 +107,21 @@ class SessionArchive:
 
     def _drop(self, key: tuple[Scope, str]) -> None:
         with self._lock:
-            self._known.pop(key, None)
+            self._remove(key)
 
-    def _make_room(self) -> None:
+    def _remove(self, key: tuple[Scope, str]) -> None:
+        self._known.pop(key, None)
+        self.n_bytes -= self._sizes.pop(key, 0)
+
+    def _make_room(self, key: tuple[Scope, str], session: _Session) -> None:
+        """Count what was just read, and keep less of others where it is too much."""
         with self._lock:
-            n_bytes = sum(session.n_bytes for session in self._known.values())
-            while len(self._known) > 1 and (n_bytes > self._max_bytes or len(self._known) > _MAX_SESSIONS):
-                n_bytes -= self._known.popitem(last=False)[1].n_bytes
+            if self._known.get(key) is session:
+                size = session.n_bytes
+                self.n_bytes += size - self._sizes.get(key, 0)
+                self._sizes[key] = size
+            while len(self._known) > 1 and (self.n_bytes > self._max_bytes or len(self._known) > _MAX_SESSIONS):
+                self._remove(next(iter(self._known)))
 
 
 class _Session:
