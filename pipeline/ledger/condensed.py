@@ -116,13 +116,14 @@ def facts_up_to(connection: apsw.Connection, rules: int) -> int:
     return 0 if row is None else int(row[0])
 
 
-def facts(connection: apsw.Connection, rules: int) -> list[FactRow]:
-    """Fetch the facts stored by these rules, in no particular order."""
+def facts(connection: apsw.Connection, rules: int, above: int = 0) -> list[FactRow]:
+    """Fetch the facts stored by these rules of the turns above an offset, in no particular order."""
     if not facts_up_to(connection, rules):
         return []
     rows: Any = connection.execute(
         "SELECT turn_offset, session_id, turn_id, speaker, timestamp_ms, turn_index, ordinal, key, value, confidence"
-        " FROM facts CROSS JOIN turns USING (turn_offset)"
+        " FROM facts CROSS JOIN turns USING (turn_offset) WHERE facts.turn_offset > ?",
+        (above,),
     )
     return [FactRow._make(row) for row in rows]
 

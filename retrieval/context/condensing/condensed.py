@@ -16,7 +16,7 @@ from typing import Final
 import apsw
 
 from pipeline.condense.facts import RULES, facts_in
-from pipeline.condense.profile import ProfileFact, Stated, resolve
+from pipeline.condense.profile import GrowingProfile, ProfileFact, Stated
 from pipeline.ledger import condensed as ledgers
 from pipeline.ledger.condensed import FactRow, UserTurn
 from pipeline.records import Scope
@@ -138,33 +138,41 @@ class _Profile:
         self.reader = weakref.ref(reader)
         self._lock = threading.Lock()
         self._stamp = (-1, -1, -1)
-        self._tail: dict[int, list[Stated]] = {}
-        self._looked_up_to = self._stored_up_to = 0
-        self._profile: tuple[ProfileFact, ...] = ()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._stated: dict[int, list[Stated]] = {}
+        self._read_up_to = self._stored_up_to = 0
+        self._profile = GrowingProfile()
 
     def up_to_date(self, connection: apsw.Connection) -> tuple[ProfileFact, ...]:
         """Give it as the connection's transaction sees it, or as a later one did."""
         stamp = ledgers.stamp(connection)
         with self._lock:
             if stamp != self._stamp and stamp[:2] >= self._stamp[:2]:  # else another thread looked later
-                self._read(connection)
+                self._read(connection, is_less=stamp[1] != self._stamp[1])
                 self._stamp = stamp
-            return self._profile
+            return self._profile.facts
 
-    def _read(self, connection: apsw.Connection) -> None:
+    def _read(self, connection: apsw.Connection, *, is_less: bool) -> None:
+        """Read what is above what was read, and drop what stood in turns that were removed since."""
         above = ledgers.facts_up_to(connection, RULES)
         if above < self._stored_up_to:  # they were damaged, and dropped
-            self._tail, self._looked_up_to = {}, 0
-        self._stored_up_to = above
-        stored = [stated_by_row(row) for row in ledgers.facts(connection, RULES)]
-        looked_up_to = max(above, self._looked_up_to)
-        while turns := ledgers.user_turns_above(connection, looked_up_to, _TURNS_AT_ONCE):
-            self._tail |= {turn.turn_offset: found for turn in turns if (found := stated_by(turn))}
-            looked_up_to = turns[-1].turn_offset
-        self._looked_up_to = looked_up_to
-        left = ledgers.present(connection, [offset for offset in self._tail if offset > above])
-        self._tail = {offset: found for offset, found in self._tail.items() if offset in left}
-        self._profile = resolve([*stored, *(one for found in self._tail.values() for one in found)])
+            self._begin_anew()
+        left = ledgers.present(connection, self._stated) if is_less else self._stated.keys()
+        new: dict[int, list[Stated]] = {}
+        read_up_to = self._read_up_to
+        if above > read_up_to:
+            for row in ledgers.facts(connection, RULES, read_up_to):
+                new.setdefault(row.turn_offset, []).append(stated_by_row(row))
+            read_up_to = above
+        while turns := ledgers.user_turns_above(connection, read_up_to, _TURNS_AT_ONCE):
+            new |= {turn.turn_offset: found for turn in turns if (found := stated_by(turn))}
+            read_up_to = turns[-1].turn_offset
+        self._read_up_to, self._stored_up_to = read_up_to, above  # from here on nothing is read that may fail
+        gone = [one for offset in self._stated.keys() - left for one in self._stated.pop(offset)]
+        self._stated |= new
+        self._profile.change(gone, [one for found in new.values() for one in found])
 
 
 def stated_by(turn: UserTurn) -> list[Stated]:
