@@ -26,6 +26,7 @@ from retrieval.fused_retriever import FusedRetriever
 from retrieval.hits import Retrieval, to_hit
 from retrieval.memory_store import MemoryStore, Moment, epoch_ms
 from retrieval.passage_search import Found
+from retrieval.past_sessions import PastSessions
 from retrieval.query_vector import QueryEmbedder
 from retrieval.reader import ShardReaders
 from retrieval.rerank import Reranker
@@ -47,7 +48,7 @@ class _Wanted(TypedDict):
     before: Moment | None
 
 
-class Memory:
+class Memory(PastSessions):
     """Everything remembered in one data folder; safe to share between threads, and after a fork.
 
     Args:
@@ -91,20 +92,15 @@ class Memory:
         self._loaded: tuple[QueryEmbedder, int] | None = None
         self._model_survives_fork = model_survives_fork
         self._session_store = SessionStore(self._readers, context or ContextSettings(), clock=clock)
-        self._sessions = SessionSearch(
-            self._readers, lambda: self.embedder, models=self._models, clock=clock or epoch_ms
-        )
-        self.search = self._sessions.search
-        self.window = self._sessions.window
-        self.recent = self._sessions.recent
-        self._contexts = ContextWriter(
+        sessions = SessionSearch(self._readers, lambda: self.embedder, models=self._models, clock=clock or epoch_ms)
+        contexts = ContextWriter(
             self._session_store,
             lambda: self.embedder,
             self.retrieve,
-            lambda query, scope: self._sessions.search(query, scope, profile="keyword"),
+            lambda query, scope: sessions.search(query, scope, profile="keyword"),
             models=self._models,
         )
-        self.context = self._contexts.context
+        super().__init__(sessions, contexts)
 
     @property
     def threshold(self) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pickle
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -17,9 +19,10 @@ from pipeline.records import Scope
 from pipeline.settings import ContextSettings
 from pipeline.shards import Shards
 from retrieval import Context, Memory, memory
-from retrieval.context.context import STRATEGIES
+from retrieval.context.context import STRATEGIES, ContextWriter
 from retrieval.hits import Retrieval
 from retrieval.query_vector import QueryEmbedder
+from retrieval.search.store import SessionSearch
 from tests.fakes import FakeEmbedder
 from tests.ledgers import NOW_MS, open_ledger, remember, turn
 
@@ -137,6 +140,27 @@ def test_the_same_question_gives_the_same_block(shards, opened) -> None:
         == first.to_json()
         == opened().context("s1", SCOPE, "Porto").to_json()
     )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_context_may_be_sent_to_another_process(opened, strategy) -> None:
+    """With its reasons, pinned entries among them, and without the session they are about."""
+    bot = opened(n_exchanges=1)
+    for i in range(8):
+        bot.remember("s1", SCOPE, f"Trip {i}?", f"To Porto, number {i}.", pinned=i == 0)
+    found = bot.context("s1", SCOPE, "Porto", strategy)
+    assert pickle.loads(pickle.dumps(found)).to_json() == found.to_json()
+
+
+@pytest.mark.parametrize(
+    ("name", "behind"),
+    [("context", ContextWriter), ("search", SessionSearch), ("window", SessionSearch), ("recent", SessionSearch)],
+)
+def test_help_tells_of_what_a_memory_passes_on(name, behind) -> None:
+    """The same arguments, and a line about what it does."""
+    method = getattr(Memory, name)
+    assert f"{behind.__name__}.{name}" in method.__doc__
+    assert inspect.signature(method) == inspect.signature(getattr(behind, name))
 
 
 def test_what_is_said_next_is_there_at_the_next_call(shards, opened) -> None:

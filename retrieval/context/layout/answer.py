@@ -26,6 +26,10 @@ class Decisions(Sequence[Decision]):
         self._n = n
         self._decide = decide
 
+    def __reduce__(self) -> tuple[type[list[Decision]], tuple[list[Decision]]]:
+        """Be copied and pickled as the decisions, without what they are made from."""
+        return list, (list(self),)
+
     def __len__(self) -> int:
         return self._n
 

@@ -75,6 +75,10 @@ class _Without(Sequence[Decision]):
     def _kept(self) -> list[Decision]:
         return [one for one in self._decisions if self._entry_ids.isdisjoint(one.entry_ids)]
 
+    def __reduce__(self) -> tuple[type[list[Decision]], tuple[list[Decision]]]:
+        """Be copied and pickled as the decisions, without what they are made from."""
+        return list, (self._kept,)
+
     def __len__(self) -> int:
         return len(self._kept)
 
