@@ -127,7 +127,7 @@ class Clustering:
     def _put(self, alike: Vectors | None, vector: Vectors, terms: tuple[str, ...]) -> set[int]:
         """Put a text into a group, or a new one; gives the groups whose mean that changed."""
         number = len(self)
-        sharing = self._sharing(terms)
+        sharing = self._sharing(terms) if alike is None or self._without_mean else []
         group = self._most_alike(alike, Counter(terms), 1, sharing)
         if group is None:
             group = self._begin()
