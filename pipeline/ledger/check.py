@@ -20,7 +20,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.ledger import cards, condensed, events, reads, word_segments
+from pipeline.ledger import cards, condensed_check, events, reads, word_segments
 from pipeline.ledger.connection import read_meta
 from pipeline.ledger.forgetting import PURGE_DUE
 from pipeline.ledger.session_reads import REMEMBERED
@@ -92,7 +92,7 @@ def contents(connection: apsw.Connection) -> Iterator[Fault]:
     elif runs := word_segments.wrong_runs(connection):
         places = _some(f"turn offsets {above + 1} to {up_to}" for above, up_to in runs)
         yield Fault("words", f"segments that do not hold the words of their turns: {places}", MADE_AGAIN)
-    for part, problem, found in condensed.faults(connection):
+    for part, problem, found in condensed_check.faults(connection):
         yield Fault(part, f"{problem}: {_some(found)}", MADE_AGAIN)
 
 

@@ -11,7 +11,7 @@ one with attempts is of a session that was given up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -19,10 +19,12 @@ import apsw
 import numpy as np
 
 from pipeline.crash_points import CrashPoint, passing
+from pipeline.errors import ShardError
 from pipeline.ledger.ledger import Ledger
 
 ASKING_ROLES: Final = ("user", "human")
 """Who states facts about himself."""
+TABLES: Final = ("facts", "facts_up_to", "themes", "theme_turns", "condensed")
 _OF_USERS: Final = f"lower(role) IN ({', '.join(repr(role) for role in ASKING_ROLES)})"
 
 
@@ -92,8 +94,13 @@ class Uncondensed(NamedTuple):
 
 def has_tables(connection: apsw.Connection) -> bool:
     """Tell whether the ledger was written to since there are such tables."""
-    found: Any = connection.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('facts', 'themes')").fetchone()
-    return bool(found[0] == 2)  # noqa: PLR2004 - the two that were asked for
+    return not missing_tables(connection)
+
+
+def missing_tables(connection: apsw.Connection) -> list[str]:
+    """Name the tables of facts and themes that the ledger has not."""
+    found = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return [table for table in TABLES if table not in found]
 
 
 def stamp(connection: apsw.Connection) -> tuple[int, int, int]:
@@ -125,7 +132,7 @@ def facts(connection: apsw.Connection, rules: int, above: int = 0) -> list[FactR
         " FROM facts CROSS JOIN turns USING (turn_offset) WHERE facts.turn_offset > ?",
         (above,),
     )
-    return [FactRow._make(row) for row in rows]
+    return [FactRow._make(_whole(connection, row, row[7:9], row[9])) for row in rows]
 
 
 def user_turns_above(connection: apsw.Connection, turn_offset: int, limit: int = -1) -> list[UserTurn]:
@@ -180,14 +187,31 @@ def put_facts(ledger: Ledger, found: Sequence[NewFact], *, rules: int, above: in
 
 
 def summaries(connection: apsw.Connection, digests: Sequence[bytes]) -> dict[bytes, ThemeRow]:
-    """Fetch those of the summaries that are stored."""
+    """Fetch those of the summaries that are stored.
+
+    Raises:
+        ShardError: one is none.
+    """
     if not digests or not has_tables(connection):
         return {}
     rows: Any = connection.execute(
         "SELECT digest, text, model_id FROM carray(?) wanted CROSS JOIN themes ON digest = wanted.value",
         (apsw.carray(tuple(digests), flags=apsw.SQLITE_CARRAY_BLOB),),
     )
-    return {bytes(row[0]): ThemeRow(bytes(row[0]), row[1], row[2]) for row in rows}
+    return {bytes(row[0]): ThemeRow(*_whole(connection, row, row[1:])) for row in rows}
+
+
+def _whole(connection: apsw.Connection, row: Any, texts: Sequence[object], number: object = 0.0) -> Any:
+    """Give a row whose columns are what they should be: SQLite stores whatever it is given.
+
+    Raises:
+        ShardError: they are not.
+    """
+    if all(isinstance(text, str) for text in texts) and isinstance(number, float):
+        return row
+    raise ShardError(
+        f"{connection.filename} holds a fact or theme that is none; 'turnstream doctor --repair' has it made again"
+    )
 
 
 def due(ledger: Ledger, *, now_ms: int, idle_ms: int, settle_ms: int, limit: int) -> list[Uncondensed]:
@@ -330,53 +354,3 @@ _UNCONDENSED: Final = (
     " FROM sessions s LEFT JOIN condensed c USING (session_id) WHERE c.version IS NOT s.version"
     " AND s.session_id NOT IN (SELECT session_id FROM turns WHERE state IN (0, 1))"
 )
-_FAULTS: Final = (
-    ("facts", "facts of no turn",
-     ("SELECT 'turn offset ' || turn_offset FROM facts WHERE turn_offset NOT IN (SELECT turn_offset FROM turns)")),
-    ("facts", "facts that are none",
-     ("SELECT 'turn offset ' || turn_offset FROM facts WHERE trim(key) = '' OR trim(value) = ''"
-      " OR NOT confidence BETWEEN 0 AND 1")),
-    ("facts", "facts looked for in turns that never were",
-     ("SELECT 'turn offset ' || turn_offset FROM facts_up_to WHERE turn_offset >"
-      " ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'turns'), 0)")),
-    ("themes", "themes of no turn, or of one that is gone",
-     ("SELECT 'theme ' || hex(digest) FROM themes WHERE digest NOT IN (SELECT digest FROM theme_turns)"
-      " OR digest IN (SELECT digest FROM theme_turns WHERE turn_offset NOT IN (SELECT turn_offset FROM turns))"
-      " OR trim(text) = ''")),
-    ("themes", "turns of no theme",
-     ("SELECT 'turn offset ' || turn_offset FROM theme_turns WHERE digest NOT IN (SELECT digest FROM themes)")),
-    ("themes", "sessions noted as condensed that are none",
-     ("SELECT 'session ''' || session_id || '''' FROM condensed"
-      " WHERE session_id NOT IN (SELECT session_id FROM sessions)")),
-)  # fmt: skip
-"""Part, problem, and a query that names each place."""
-
-
-def faults(connection: apsw.Connection) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield what cannot be: the part, the problem, and where."""
-    if has_tables(connection):
-        for part, problem, places in _FAULTS:
-            if found := [str(row[0]) for row in connection.execute(places)]:
-                yield part, problem, found
-
-
-def drop_wrong(connection: apsw.Connection) -> list[str]:
-    """Drop what `faults` names, to be made again; inside the caller's transaction. Gives what was done."""
-    wrong = {part for part, _, _ in faults(connection)}
-    if "facts" in wrong:
-        _drop_facts(connection)
-    if "themes" in wrong:
-        for table in ("themes", "theme_turns", "condensed"):
-            connection.execute(f"DELETE FROM {table}")
-    return [f"all {part} dropped, to be made again" for part in sorted(wrong)]
-
-
-def drop_facts(ledger: Ledger) -> None:
-    """Drop all facts, to be looked for again."""
-    with ledger.write() as connection:
-        _drop_facts(connection)
-
-
-def _drop_facts(connection: apsw.Connection) -> None:
-    for table in ("facts", "facts_up_to", "condensed"):  # the last, so that somebody comes by
-        connection.execute(f"DELETE FROM {table}")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import ShardError
-from pipeline.ledger import cards, check, condensed, reads, word_segments
+from pipeline.ledger import cards, check, condensed_check, reads, word_segments
 from pipeline.ledger.forgetting import OF_TRACES, event_digest, remove_of_traces
 from pipeline.ledger.fulltext import index_form
 from pipeline.ledger.ledger import Ledger
@@ -88,7 +88,7 @@ def mend_rows(
         ]
         undone = {*check.damaged_summaries(connection), *wrong_summaries(connection)}
         done += _make_due(connection, undone, now_ms)
-        done += [*_tell_again(connection), *condensed.drop_wrong(connection)]
+        done += [*_tell_again(connection), *condensed_check.drop_wrong(connection)]
         if not was_right:
             done.append(f"full text filled anew with {_fill_fulltext(connection)} turns")
     return done

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from pipeline.condense.facts import RULES
-from pipeline.errors import SummaryError
+from pipeline.errors import ShardError, SummaryError
 from pipeline.ledger import Ledger, condensed
 from pipeline.ledger.condensed import NewFact
 from pipeline.records import Event, Scope, ScopeDeleted, SessionClosed, SessionDeleted, Turn, TurnDeleted
@@ -299,6 +299,9 @@ DAMAGES = {
     "themes of no turn": "INSERT INTO themes VALUES (x'00', 's', 'words', 'm')",
     "turns of no theme": "DELETE FROM themes",
     "noted as condensed": "INSERT INTO condensed VALUES ('nobody', 1, 0, NULL)",
+    "a theme that its turns do not tell": "UPDATE themes SET text = 'invented 999'",
+    "that are missing: facts": "DROP TABLE facts",
+    "that are missing: themes": "DROP TABLE themes",
     "other facts than its turns state": "UPDATE facts SET value = 'Atlantis'",
 }
 
@@ -316,6 +319,25 @@ def test_what_cannot_be_is_found_and_made_again(problem: str, statement: str, ru
     run.finish()
     assert {table: rows(run, table) for table in TABLES} == before
     assert verify_data(run.settings, idle=True) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE facts SET confidence = 'abc'", "UPDATE facts SET value = x'ff'", "UPDATE themes SET text = x'ff'"],
+)
+def test_a_column_of_another_type_is_damage_with_a_remedy(statement: str, run: InProcess, memory: Memory) -> None:
+    """SQLite stores whatever it is given; a reader may end with our errors alone."""
+    run.publish(*talk(SCOPE, "s"))
+    run.finish()
+    with ledger_of(run).write() as connection:
+        connection.execute(statement)
+    with pytest.raises(ShardError, match="doctor --repair"):
+        blocks(memory)
+    assert any("made again" in finding.detail for finding in verify_data(run.settings))
+    repair(run.settings)
+    run.finish()
+    assert verify_data(run.settings, idle=True) == []
+    assert all(blocks(memory))
 
 
 def test_a_ledger_of_before_gets_the_tables_when_next_written_to(run: InProcess, memory: Memory) -> None:

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from pipeline.errors import ConfigError, ServerUnreachableError, ShardError, TransientError
-from pipeline.ledger import Ledger, check, condensed
+from pipeline.ledger import Ledger, check, condensed_check
 from pipeline.ledger import repair as ledgers
 from pipeline.ledger.connection import connect, read_meta, translated
 from pipeline.ledger.salvage import alone, salvage, undo_half_done
@@ -121,10 +121,13 @@ def _mended(settings: Settings, path: Path, scope: Scope) -> list[Finding]:
             doubtful_traces=doubtful,
         )
         with ledger.read() as reading:
-            has_wrong_facts = facts.are_wrong(reading)
+            has_wrong_facts, has_wrong_themes = facts.are_wrong(reading), bool(facts.wrong_themes(reading))
         if has_wrong_facts:
-            condensed.drop_facts(ledger)
+            condensed_check.drop_facts(ledger)
             done.append("facts dropped, which were others than its turns state")
+        if has_wrong_themes:
+            condensed_check.drop_themes(ledger)
+            done.append("themes dropped, which its turns did not tell")
     return [repaired(f"{scope.key} ledger", one) for one in done]
 
 
