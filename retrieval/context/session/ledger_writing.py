@@ -80,12 +80,12 @@ def _require_free(connection: apsw.Connection, turns: Sequence[Turn]) -> None:
                 f"entry_id: {turn.turn_id!r} is taken by another turn of the session {turn.session_id!r}; use another"
             )
     if any(forgetting.is_forgotten(connection, t.session_id, t.turn_id, t.timestamp_ms) for t in turns):
-        raise forgotten(turns[0].session_id)
+        raise NotFoundError(why_forgotten(turns[0].session_id))
 
 
-def forgotten(session_id: str) -> NotFoundError:
+def why_forgotten(session_id: str) -> str:
     """Say that an exchange cannot be remembered again."""
-    return NotFoundError(
+    return (
         f"session_id: the session {session_id!r}, or this exchange of it, was forgotten, and so is what arrives"
         " for it later; use another id"
     )

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.errors import TransientError
+from pipeline.errors import NotFoundError, TransientError
 from pipeline.ledger import forgetting
 from pipeline.records import Scope, from_epoch_ms
 from pipeline.settings import ContextSettings
@@ -254,7 +254,7 @@ class SessionMemory:
         for entry in reversed(self._store.archive.entries(self.scope, session_id).entries):
             if entry.entry_id == entry_id:
                 return entry
-        raise ledger_writing.forgotten(session_id)
+        raise NotFoundError(ledger_writing.why_forgotten(session_id))
 
     def _share(self, key: SessionKey, kept: Kept) -> None:
         """Add an exchange to the window, unless it was forgotten meanwhile.
