@@ -176,7 +176,7 @@ ORGANISATION: Final = re.compile(
 """Employers that are told without a name."""
 NO_NAME: Final = re.compile(
     r"(?:\d+(?::\d+)?\s*(?:am|pm|o'clock)?$|(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b|christmas|easter|halloween"
-    rf"|(?:{_MONTH})$|(?:plan|phase|version|option|step|part|page|chapter|level|round|team|row|line|slide)\b)",
+    rf"|(?:{_MONTH}|st|mt|ft|dr)$|(?:plan|phase|version|option|step|part|page|chapter|level|round|team|row|line|slide)\b)",
     re.IGNORECASE,
 )
 COMMON: Final = re.compile(
