@@ -28,7 +28,8 @@ NO_FACTS = [
     "I live in constant dread.", "I live in the moment.", "I moved to Terraform.", "We moved from Jenkins to GitHub.",
     "I moved to QA.", "I moved to adjourn.", "I work at noon.", "I work for exposure.", "I work for my own sanity.",
     "i work for fun", "i live in denial", "I work at 9 AM.", "I work for Christmas.", "I moved to Phase 2.",
-    "I live in Oslo I guess it shows.", "I prefer the second draft.", "I like option B.", "I love your answer.", "I live in St. Louis",
+    "I live in Oslo I guess it shows.", "I prefer the second draft.", "I like option B.", "I love your answer.",
+    "I live in St. Louis",
     "I'm allergic to stupidity.", "I'm allergic to commitment lol", "My head is spinning.", "My flight is delayed.",
     "I love hiking hahaha",
     # Chinese
