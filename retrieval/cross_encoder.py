@@ -9,12 +9,12 @@ has the processor to itself. Measured on two busy cores: thirty hits by a model 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from pipeline.embed.offline import go_offline
 from pipeline.errors import ConfigError
 
 _SETTING: Final = "TURNSTREAM_RETRIEVAL__RERANKER"
@@ -35,7 +35,7 @@ class CrossEncoderReranker:
     """
 
     def __init__(self, model: str, *, n_threads: int = 1) -> None:
-        os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")  # read once, at import
+        go_offline()
         import torch  # noqa: PLC0415 - takes 6 s and 560 MB
         from safetensors import SafetensorError  # noqa: PLC0415 - what torch's loader raises for damaged weights
         from sentence_transformers import CrossEncoder  # noqa: PLC0415 - imports torch

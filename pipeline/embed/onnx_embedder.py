@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.embed.offline import go_offline
 from pipeline.embed.pooling import POOLINGS, Mask, normalise
 from pipeline.embed.prepared import PROJECTION, TOKENIZER, PreparedModel
 from pipeline.embed.projection import Projection, TokenVectors, model_suffix
@@ -138,6 +139,7 @@ def cut_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[npt.NDArr
 
 
 def _open_session(prepared: PreparedModel, backend: str, n_threads: int) -> Any:
+    go_offline()
     import onnxruntime  # noqa: PLC0415 - a native library; loaded where a model is
     from onnxruntime.capi import onnxruntime_pybind11_state as ort  # noqa: PLC0415 - the same
 

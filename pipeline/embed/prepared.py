@@ -19,6 +19,7 @@ from typing import Any, Final
 import filelock
 import structlog
 
+from pipeline.embed.offline import VARIABLES
 from pipeline.embed.source import ModelSource, find_source
 from pipeline.errors import ConfigError, TransientError
 
@@ -185,4 +186,4 @@ def _export_in_child(source: ModelSource, target: Path) -> None:
 
 
 def _offline() -> dict[str, Any]:
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return {**os.environ, **VARIABLES}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.embed import projection
+from pipeline.embed.offline import go_offline
 from pipeline.embed.onnx_embedder import MAX_BATCH_ROWS
 from pipeline.embed.pooling import normalise
 from pipeline.embed.projection import Projection, TokenVectors
@@ -24,7 +24,7 @@ class TorchEmbedder:
     """
 
     def __init__(self, source: ModelSource, *, n_threads: int) -> None:
-        os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")  # read once, at import
+        go_offline()
         import torch  # noqa: PLC0415 - takes 6 s and 560 MB
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - imports torch
 

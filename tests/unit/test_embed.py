@@ -553,3 +553,27 @@ def test_a_file_that_is_no_projection_is_named(tmp_path: Path) -> None:
     (tmp_path / "p.npz").write_bytes(b"nothing")
     with pytest.raises(ConfigError, match=r"p\.npz"):
         projection.Projection.read(tmp_path / "p.npz")
+
+
+_EMBEDS: str = """
+import sys
+from pathlib import Path
+from pipeline.embed import load_embedder
+
+load_embedder(
+    model="all-MiniLM-L6-v2", backend="onnx-int8", models_dir=Path(sys.argv[1]), n_threads=1, batch_tokens=512
+).embed(["tea"])
+"""
+
+
+@pytest.mark.usefixtures("int8")  # exported before
+def test_a_reader_leaves_nothing_at_home_and_tells_nobody(models_dir, tmp_path) -> None:
+    """The runtime would keep a device id in the cache folder, and send it with what it knows of the machine."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ORT_", "XDG_"))}
+    subprocess.run(
+        [sys.executable, "-c", _EMBEDS, str(models_dir)],
+        env=environment | {"HOME": str(tmp_path)},
+        check=True,
+        timeout=60,
+    )
+    assert list(tmp_path.rglob("*")) == []

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pipeline import log
@@ -143,7 +143,7 @@ def settings(
     if as_json:
         common.print_json({name: value for name, value, _ in rows})
         return
-    table = Table("variable", "value", "meaning")
+    table = Table(*(Column(name, overflow="fold") for name in ("variable", "value", "meaning")))
     for name, value, meaning in rows:
         table.add_row(Text(name), Text(str(value)), Text(meaning))
     common.out.print(table)

@@ -154,4 +154,12 @@ def _is_useful(asked: Asked, facts: EntryFacts, found: Relevance) -> npt.NDArray
     if not found.is_any_relevant:
         return is_last
     has_something = (found.by_words > 0) | (found.by_meaning > _FAINT_COSINE)
-    return np.asarray(has_something | is_last | facts.is_pinned, np.bool_)
+    return np.asarray(has_something | is_last | facts.is_pinned | _is_unread(asked), np.bool_)
+
+
+def _is_unread(asked: Asked) -> npt.NDArray[np.bool_]:
+    """Tell which entries are not embedded yet where others are: nothing speaks against them."""
+    n = len(asked.entries)
+    if asked.objective_vector is None or len(asked.vectors) != n:
+        return np.zeros(n, np.bool_)
+    return np.asarray(~asked.vectors.any(axis=1), np.bool_)
