@@ -255,6 +255,51 @@ def test_facts_are_told_by_half_of_the_history() -> None:
     assert told([texts[one.entry_id] for one in entries]) >= 0.97
 
 
+# --- with little room
+
+SHORT = {
+    "What medicine am I allergic to?": (
+        "I am allergic to penicillin, please remember it for the doctor visit",
+        "We decided not to paint the kitchen green",
+        "The invoice INV-2044 is due on 3 May",
+    ),
+    "我对什么过敏？": ("我对青霉素过敏请记住", "我们去公园散步天气好", "朋友们来家吃饭喝茶"),
+}
+
+
+@pytest.mark.parametrize("objective", SHORT)
+@pytest.mark.parametrize("max_tokens", [50, 60, 80, 100])
+def test_what_was_asked_about_is_there_in_words(objective: str, max_tokens: int) -> None:
+    """Not as a mark, which tells nothing; whole where there is room, since all else comes after it."""
+    entries = [entry(n, text) for n, text in enumerate(SHORT[objective])]
+    found = budget.fit(Adaptive().offer(asked(entries, objective, max_tokens=max_tokens)), max_tokens)
+    assert found.taken[0].is_kept
+    assert found.taken[0].entry_ids == ("e0",)
+    assert f": {compression.MARK}" not in found.block
+    assert max_tokens < 80 or SHORT[objective][0] in found.block
+
+
+@pytest.mark.parametrize("level", SHARES)
+def test_no_item_is_made_of_marks(level: str) -> None:
+    """What would be nothing else is not offered; at a set level the most relevant one is, whole."""
+    entries = [entry(n, text, "ok") for n, text in enumerate(SHORT["我对什么过敏？"])]
+    offer = Adaptive().offer(asked(entries, "我对什么过敏？", level=level))
+    assert offer.pieces
+    assert not [
+        text
+        for piece in offer.pieces
+        for text in (piece.text, *piece.shorter)
+        if text.endswith(f": {compression.MARK}")
+    ]
+
+
+def test_an_entry_that_was_a_mark_is_left_out() -> None:
+    """It has no words to fall back on."""
+    offer = Adaptive().offer(asked([entry(0, compression.MARK), entry(1, "")], "what?"))
+    assert not offer.pieces
+    assert len(offer.left) == 2
+
+
 # --- as a strategy
 
 

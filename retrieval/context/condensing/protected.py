@@ -5,13 +5,14 @@
 | code | ``` `git push` ```, `load_settings()`, `maxRetries`, `--dry-run` |
 | address | a URL, a path, a mail address, `@ana` |
 | id | `ORD-7731`, `v2.4`, a digest |
-| number | `90 days`, `€ 40`, `two kids` (with what it counts) |
+| number | `90 days`, `€ 40`, `three old dogs` (with what it counts) |
 | date | `3 May`, `last week`, `周末` |
-| negation | `not sure`, `不去` (with what it denies) |
+| negation | the whole clause in which something is denied |
 | name | a capitalised word that is not one by its place alone |
 | decision | the whole clause in which something was settled |
 
-Why spans and not words: "not" without its verb, or "90" without "days", says something else.
+Why spans and not words: "90" without "days" says something else, and "the kitchen will not be painted green" with any
+word less is a kitchen that is painted, or that never will be.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from typing import Final, NamedTuple
 from retrieval.fused.lexical import STOP_WORDS
 
 CLAUSE_END: Final = re.compile(r"[.!?;:,…][\"'”’)\]]*(?=\s|$)|[。！？；，、：…]|\n")
+
+_WITHIN_SENTENCE: Final = ",;:，；、："
+_SENTENCE_END: Final = re.compile(r"[.!?…][\"'”’)\]]*(?=\s|$)|[。！？…]|\n")
 
 
 class Span(NamedTuple):
@@ -49,8 +53,8 @@ _SAID_BY_CALENDAR: Final = (
     r"|\b(?i:last|next|this|past)\s(?i:week|month|year|weekend|night|summer|winter|spring|fall|autumn)\b"
     r"|[今明昨前去][天年]|[上下][周个]?[个]?[月周]|星期.|周末|周[一二三四五六日]"
 )
-_DENIED: Final = (
-    r"\b(?i:not|no|never|none|nobody|nothing|neither|nor|cannot|without|hardly|\w+n['’]t)\b(?:\s(?P<denied>[\w'’-]+))?"
+_DENIED: Final = re.compile(
+    r"(?<![\w-])(?i:not|no|never|none|nobody|nothing|neither|nor|cannot|without|hardly|\w+n['’]t)(?![\w-])"
     r"|[不没无別别未非]"
 )
 _PATTERNS: Final = {
@@ -65,8 +69,14 @@ _PATTERNS: Final = {
     "number": r"(?:[$€£¥]\s?)?\d(?:[\d.,:/-]*\d)?(?:\s?[%€$£¥°][CF]?|\s?(?P<unit>[^\W\d_]+))?"
     rf"|\b(?i:{_NUMBER_WORDS})\b(?:\s(?P<counted>[^\W\d_]+))?"
     r"|[零〇一二三四五六七八九十百千万两几]+[^\W\d_]",
-    "negation": _DENIED,
 }
+_FOLLOWING: Final = re.compile(r"(?:\s[^\W\d_][\w'’-]*){1,5}")
+_SPACED_WORD: Final = re.compile(r"\s\S+")
+_BEFORE_NOUN: Final = frozenset(
+    ("very", "more", "other", "of", "the", "these", "those", "my", "our", "your", "their", "such")
+)
+_MOST_OF_NOUN: Final = 2
+"""An adjective and its noun: no list of words can tell where a noun ends."""
 _SIGNS: Final = {
     "code": re.compile(r"[`_<]|--?[a-z]|\(\)|::|[a-z][A-Z]"),
     "address": re.compile(r"[/@\\]|www\.|\w\.\w"),
@@ -93,7 +103,8 @@ use wait want watch well whatever while wish wow write yeah yep yes yet
 _COMMON_STARTS: Final = frozenset(_COMMON_STARTS_TEXT.split())
 _WORD: Final = re.compile(r"\w+")
 _NO_NAME: Final = ("ing", "ly", "ed")
-_MAX_DECISION_CHARS: Final = 200
+_MAX_CLAUSE_CHARS: Final = 200
+"""To either side of the word that denies or decides: text without any mark is one clause."""
 
 
 def spans(text: str) -> list[Span]:
@@ -101,7 +112,8 @@ def spans(text: str) -> list[Span]:
     kinds = tuple(kind for kind in _PATTERNS if kind not in _SIGNS or _SIGNS[kind].search(text))
     found = [_span(match, kinds) for match in _pattern(kinds).finditer(text)]
     found += _names(text)
-    found += _decisions(text)
+    found += _clauses(text, _DECISION, "decision")
+    found += _clauses(text, _DENIED, "negation")
     return _merged(sorted(found))
 
 
@@ -111,14 +123,29 @@ def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _span(match: re.Match[str], kinds: Sequence[str]) -> Span:
-    """Give one match; what follows a number or a negation belongs to it unless it is a word that says nothing."""
+    """Give one match; a number with what it counts."""
     kind = next(name for name in kinds if match[name] is not None)
     stop = match.end()
-    for follower in ("unit", "counted", "denied"):
-        word = match[follower]
-        if word is not None and word.casefold() in STOP_WORDS:
-            stop = match.start(follower)
-    return Span(match.start(), match.start() + len(match[0][: stop - match.start()].rstrip()), kind)
+    for follower in ("unit", "counted"):
+        if match[follower] is not None and match.string[match.start(follower) - 1].isspace():
+            stop = match.start(follower) - 1
+    return Span(match.start(), _noun_end(match.string, stop) if kind == "number" else match.end(), kind)
+
+
+def _noun_end(text: str, start: int) -> int:
+    """Tell where the noun after a number ends: "of the", then up to two words that say something."""
+    following = _FOLLOWING.match(text, start)
+    if following is None:
+        return start
+    stop, place, n_telling = start, start, 0
+    for word in _SPACED_WORD.findall(following[0]):
+        place += len(word)
+        is_telling = word[1:].casefold() not in STOP_WORDS
+        if n_telling == _MOST_OF_NOUN or not (is_telling or (not n_telling and word[1:].casefold() in _BEFORE_NOUN)):
+            break
+        if is_telling:
+            stop, n_telling = place, n_telling + 1
+    return stop
 
 
 def _names(text: str) -> list[Span]:
@@ -136,16 +163,21 @@ def _names(text: str) -> list[Span]:
     return found
 
 
-def _decisions(text: str) -> list[Span]:
-    found = []
-    for match in _DECISION.finditer(text):
-        ends = [
-            end.end() for end in CLAUSE_END.finditer(text, max(0, match.start() - _MAX_DECISION_CHARS), match.start())
-        ]
-        start = ends[-1] if ends else max(0, match.start() - _MAX_DECISION_CHARS)
-        end = CLAUSE_END.search(text, match.end(), match.end() + _MAX_DECISION_CHARS)
-        stop = end.start() if end else min(len(text), match.end() + _MAX_DECISION_CHARS)
-        found.append(Span(start, stop, "decision"))
+def _clauses(text: str, says: re.Pattern[str], kind: str) -> list[Span]:
+    """Find the clauses that say something of a kind, whole; up to the sentence's end if the word ends its clause."""
+    found: list[Span] = []
+    for match in says.finditer(text):
+        if found and match.end() <= found[-1].stop:
+            continue
+        earliest, latest = max(0, match.start() - _MAX_CLAUSE_CHARS), match.end() + _MAX_CLAUSE_CHARS
+        begins = [end.end() for end in CLAUSE_END.finditer(text, earliest, match.start())]
+        end = CLAUSE_END.search(text, match.end(), latest)
+        if end is not None and end.start() == match.end() and end[0][0] in _WITHIN_SENTENCE:
+            end = _SENTENCE_END.search(text, match.end(), latest)
+        stop = end.start() if end else min(len(text), latest)
+        start = begins[-1] if begins else earliest
+        start += len(text[start : match.start()]) - len(text[start : match.start()].lstrip())
+        found.append(Span(start, stop, kind))
     return found
 
 
