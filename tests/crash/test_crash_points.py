@@ -37,6 +37,7 @@ from workers.cli import common
 ROW = "named kill points × 3"
 PASSINGS = (1, 2, 3)
 N_ROUNDS = 3
+TOWNS = ("Porto", "Lisbon", "Faro")
 DONE_WITHIN_S = 30.0
 SCOPES = [Scope("user", "u1"), Scope("user", "u10"), Scope("thread", "u1")]
 EPOCH_S = 1_700_000_000
@@ -99,7 +100,7 @@ def talk(scope: Scope, number: int) -> Iterator[Event]:
 
 
 def met(scope: Scope, number: int) -> str:
-    return f"In round {number} we met {scope.id} at the harbour. I live in Port {number}."
+    return f"In round {number} we met {scope.id} at the harbour. I live in {TOWNS[number % N_ROUNDS]}."
 
 
 def said(scope: Scope, number: int, what: str, content: str, revision: int = 0) -> Turn:
