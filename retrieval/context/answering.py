@@ -49,8 +49,8 @@ def chances(
     Raises:
         ShardError: the ledger is damaged.
     """
-    places = {*_best(by_words), *_best(by_meaning)}
-    offsets = [offset for place in sorted(places) for offset in entries[place].turn_offsets]
+    places = sorted({*_best(by_words), *_best(by_meaning)})
+    offsets = [offset for place in places for offset in entries[place].turn_offsets]
     if not offsets:
         return None
     nothing_near = Nearest([], np.empty(0, np.float32))
@@ -63,13 +63,20 @@ def chances(
     )
     if not len(found.passages.candidates):
         return None
-    of_turn: dict[int, float] = {}
+    place_of = _places_around(entries, places)
+    likely = np.zeros(len(entries), np.float32)
     each = passage_chances.chances(found, models).tolist()
-    for row, likely in zip(found.passages.candidates.tolist(), each, strict=True):
-        offset = found.places[row].turn.turn_offset
-        of_turn[offset] = max(of_turn.get(offset, 0.0), likely)
-    best = (max((of_turn.get(offset, 0.0) for offset in entry.turn_offsets), default=0.0) for entry in entries)
-    return np.fromiter(best, np.float32, len(entries))
+    for row, chance in zip(found.passages.candidates.tolist(), each, strict=True):
+        place = place_of.get(found.places[row].turn.turn_offset)
+        if place is not None:
+            likely[place] = max(likely[place], chance)
+    return likely
+
+
+def _places_around(entries: Sequence[Entry], places: Sequence[int]) -> dict[int, int]:
+    """Map the turns of some entries, and of those beside them, to their entries: a candidate is no farther away."""
+    near = {place + step for place in places for step in (-1, 0, 1) if 0 <= place + step < len(entries)}
+    return {offset: place for place in near for offset in entries[place].turn_offsets}
 
 
 def _best(scores: Scores) -> list[int]:

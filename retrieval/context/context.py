@@ -253,10 +253,15 @@ class ContextWriter:
         tried = model if isinstance(model, str) else _question(objective, [], model)
         if isinstance(tried, str):
             notes.append(tried)
-            quotes = elsewhere.quotes_of_sessions(self._search(elsewhere.telling_words(objective), scope))
+            quotes = self._quotes_by_words(objective, scope)
         else:
-            quotes = elsewhere.quotes_of(self._retrieve(objective, scope).hits)
+            hits = self._retrieve(objective, scope).hits
+            quotes = elsewhere.quotes_of(hits) if hits else self._quotes_by_words(objective, scope)
         return elsewhere.offer(quotes, session_id)
+
+    def _quotes_by_words(self, objective: str, scope: Scope) -> list[elsewhere.Quote]:
+        """Quote what shares words: it is there from the commit on, embedded or not."""
+        return elsewhere.quotes_of_sessions(self._search(elsewhere.telling_words(objective), scope))
 
 
 def _question(objective: str, names: list[str], embedder: QueryEmbedder) -> Embedded | str:

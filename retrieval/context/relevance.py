@@ -2,7 +2,7 @@
 
 Words and meaning are scored apart, each as a share of its best, and added: an entry that quotes the question's rare
 word is found by the one, one that says the same otherwise by the other. Where one of the two finds nothing, the other
-decides alone.
+decides alone. Where the ranking model has read the likeliest entries (`answering`), its chances decide most.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ _LEAST_CHANCE: Final = 0.05
 _WORDS: Final = 0.5
 _LIKELY: Final = 0.85
 _ROOT: Final = 0.4
+"""What the chances count, and the power they are taken to, so that the fifth best is not as good as nothing. Measured
+on every sixth question of LoCoMo's conversations 1-5, evidence told by `dynamic` in 256 and 512 tokens: at 0.7 and
+0.25 44 and 67 %, at 0.85 and 0.35 48 and 70 %, at 1.0 and 0.5 50 and 69 %, at 0.85 and 1.0 47 and 66 %."""
 SAME_TOPIC: Final = 0.6
 _SAME_TOPIC_BY_WORDS: Final = 0.25
 

@@ -38,7 +38,9 @@ _N_MATCHING: Final = 30
 _N_READ: Final = 20
 """The likeliest turns make up the chances: of all, many unlikely ones would outweigh a good one."""
 _NEXT_BEST: Final = 0.7
+"""Measured with whole retrieves on those questions: 0.5 and 0.3 find 0.3 and 0.4 points less among the first five."""
 _AS_RANKED: Final = 0.02
+"""From 0.01 to 0.5 it is 95.0 to 95.8 %; the less, the more often the first one is right."""
 
 
 class EvidenceRanking:

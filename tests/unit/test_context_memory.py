@@ -237,6 +237,13 @@ def test_without_a_model_words_decide_and_a_note_says_so(shards, opened, embedde
     assert opened(embedder).context("s1", SCOPE, "June", "fixed").notes == ()
 
 
+def test_other_sessions_are_quoted_before_anybody_embedded_them(opened) -> None:
+    """A bot without workers remembers, too: its words are there from the commit on."""
+    bot = opened()
+    bot.remember("s1", SCOPE, "I booked a flight to Porto on 3 May.", "Noted.")
+    assert "flight to Porto" in bot.context("new", SCOPE, "When is my flight?", "dynamic", across_sessions=True).block
+
+
 def test_what_fails_beside_the_model_is_an_error(shards) -> None:
     """A disk that fails, or a mistake of ours, is not told as a missing model."""
 

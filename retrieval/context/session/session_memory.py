@@ -202,6 +202,9 @@ class SessionMemory:
             pinned=pinned,
             entry_id=entry_id,
         )
+        return self._keep(session_id, report)
+
+    def _keep(self, session_id: str, report: Report) -> str:
         now_ms = self._store.clock()
         turns = remembered.turns_of(self.scope, session_id, report, now_ms=now_ms)
         turn_ids = tuple(turn.turn_id for turn in turns)
