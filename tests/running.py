@@ -120,8 +120,8 @@ class RunningPipeline:
         return found
 
     def publisher(self) -> Publisher:
-        """A publisher to its server."""
-        return Publisher(self.url)
+        """A publisher to its server; patient, since tests kill servers on machines that are busy."""
+        return Publisher(self.url, attempts=40)
 
     def run(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a verb of the command line."""
