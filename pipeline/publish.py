@@ -44,7 +44,7 @@ CHECK_EVERY_ENTRIES: Final = 250
 
 _FIRST_WAIT_S: Final = 0.05
 _LONGEST_WAIT_S: Final = 2.0
-"""Waits between tries double: the default eight outlast a restart of the embedded server, which five (0.8 s) did not."""
+"""Waits between tries double; the default eight outlast a restart of the embedded server, five (0.8 s) did not."""
 
 T = TypeVar("T")
 log = structlog.get_logger()
