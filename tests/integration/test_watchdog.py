@@ -66,8 +66,8 @@ def test_whoever_hangs_is_replaced(pipeline: RunningPipeline, tmp_path: Path) ->
     publish(pipeline, 10, 20)
     pipeline.wait()
     assert pipeline.progress().state().counts.searchable == 20
-    stalled = [child for event, child in logged(tmp_path / "log") if event == "child.stalled"]
-    assert len(stalled) == len(set(stalled)) == 3, stalled
+    stalled = {child for event, child in logged(tmp_path / "log") if event == "child.stalled"}
+    assert len(stalled) == 3, stalled  # one may stall twice: a second is soon gone on a busy machine
 
     eventually(lambda: beats(pipeline))
     former = pipeline.children()
