@@ -21,7 +21,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from pipeline.errors import Backpressure, ConfigError, ServerUnreachableError, TransientError, TurnstreamError
+from pipeline.server_address import require_readable
 
+_SETTING: Final = "TURNSTREAM_REDIS__URL"
 MIN_MAJOR_VERSION: Final = 7
 MAX_SOCKET_PATH_BYTES: Final = 100
 """The system's limit is 104 to 108, the closing NUL included."""
@@ -51,8 +53,9 @@ def connect(url: str, *, timeout_s: float) -> redis.Redis:
     Raises:
         ConfigError: the URL cannot be read.
     """
+    require_readable(url, _SETTING)
     try:
-        return redis.Redis.from_url(
+        client = redis.Redis.from_url(
             url,
             protocol=2,  # the same replies from every server and every version of the library
             decode_responses=False,
@@ -60,10 +63,11 @@ def connect(url: str, *, timeout_s: float) -> redis.Redis:
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
         )
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            "TURNSTREAM_REDIS__URL cannot be read; use redis://host:6379/0, rediss://… or unix:///path"
-        ) from error
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # connects nobody; says now what an option cannot be
+    except (ValueError, TypeError, redis_errors.RedisError) as error:
+        raise ConfigError(f"{_SETTING}: an option of it cannot be read; use such as redis://host:6379/0") from error
+    return client
 
 
 def address(client: redis.Redis) -> str:
@@ -94,12 +98,12 @@ def translate(error: redis_errors.RedisError, server: str) -> TurnstreamError:
     """Give our error for one of the library's."""
     text = str(error).partition(", with args beginning")[0]  # what follows may be an event
     if isinstance(error, _REFUSED_LOGIN):
-        return ConfigError(f"{server} refused the user or password: {text}; correct TURNSTREAM_REDIS__URL")
+        return ConfigError(f"{server} refused the user or password: {text}; correct {_SETTING}")
     if isinstance(error, _PASSING) or text.startswith(_PASSING_CODES):
         return TransientError(f"{server} cannot serve now: {text}; it will be asked again")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError):
         return ServerUnreachableError(
-            f"{server} does not answer ({text}); start 'turnstream up', or correct TURNSTREAM_REDIS__URL"
+            f"{server} does not answer ({text}); start 'turnstream up', or correct {_SETTING}"
         )
     if isinstance(error, redis_errors.OutOfMemoryError):
         return Backpressure(f"{server} is full: {text}; wait for the ingesters, or raise its maxmemory")

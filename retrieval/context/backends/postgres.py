@@ -290,22 +290,26 @@ _REFUSED: Final = (
 
 _REFUSAL: Final = re.compile(
     r"FATAL: .*(?:authentication|role|database .* does not exist|pg_hba)|no password|invalid "
+    r"|certificate verify failed|root certificate file|does not support SSL"
 )
 """What is said while connecting carries no code. A server that starts, stops or is full answers FATAL as well."""
+_STOPPED: Final = ("08", "57P")
+"""Classes of codes: the connection broke, or the server ended it."""
 
 
 def _ours(error: psycopg.Error, server: str) -> TurnstreamError:
     """Give our error for one of the library's; only what is said of connecting is sure to hold no text of a user."""
+    code = error.sqlstate or ""
     if isinstance(error, _REFUSED):
         return ConfigError(
-            f"{server} refused: {type(error).__name__} ({error.sqlstate}); see to it that the user of {_SETTING} may"
+            f"{server} refused: {type(error).__name__} ({code}); see to it that the user of {_SETTING} may"
             " use the table turnstream_windows, or make it"
         )
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not code:
         first_line = str(error).partition("\n")[0]
         if _REFUSAL.search(first_line):
             return ConfigError(f"{server} refused ({first_line}); correct {_SETTING}")
         return ServerUnreachableError(f"{server} does not answer ({first_line}); start it, or correct {_SETTING}")
-    return TransientError(
-        f"{server} cannot serve now: {type(error).__name__} ({error.sqlstate}); see its log, and try again"
-    )
+    if code.startswith(_STOPPED):
+        return ServerUnreachableError(f"{server} was stopped ({type(error).__name__}); start it, and try again")
+    return TransientError(f"{server} cannot serve now: {type(error).__name__} ({code}); see its log, and try again")

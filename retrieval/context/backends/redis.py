@@ -16,6 +16,7 @@ Why its own client: that of `pipeline.stream` is the event server's, and readers
 from __future__ import annotations
 
 import hashlib
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -25,8 +26,9 @@ from redis import exceptions as redis_errors
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pipeline.errors import ConfigError, TransientError, TurnstreamError
+from pipeline.errors import ConfigError, ServerUnreachableError, TransientError, TurnstreamError
 from pipeline.records import Scope
+from pipeline.server_address import require_readable
 from pipeline.settings import mask_url
 from retrieval.context.backends import record
 from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey, scope_digest
@@ -86,6 +88,7 @@ class RedisWindows:
     """
 
     def __init__(self, url: str, limits: Limits, *, timeout_s: float = 5.0) -> None:
+        require_readable(url, _SETTING)
         self._limits = limits
         self._address = mask_url(url)
         try:
@@ -97,9 +100,11 @@ class RedisWindows:
                 socket_connect_timeout=timeout_s,
                 retry=Retry(NoBackoff(), 0),
             )
-        except (ValueError, TypeError) as error:
+            pool = self._client.connection_pool
+            pool.connection_class(**pool.connection_kwargs)  # connects nobody; says now what an option cannot be
+        except (ValueError, TypeError, redis_errors.RedisError) as error:
             raise ConfigError(
-                f"{_SETTING} cannot be read; use redis://host:6379/0, rediss://… or unix:///path"
+                f"{_SETTING}: an option of it cannot be read; use such as redis://host:6379/0"
             ) from error
         self._replace = self._client.register_script(_REPLACE)
         self._set_aside = self._client.register_script(_SET_ASIDE)
@@ -231,8 +236,9 @@ class RedisWindows:
         """Turn the library's errors into ours.
 
         Raises:
-            TransientError: no answer, or not now.
-            ConfigError: we are refused.
+            ServerUnreachableError: no answer.
+            TransientError: it answers, but not now: it loads its data, is full, is a replica, cannot write, ….
+            ConfigError: it refuses us, or is not what we can use.
         """
         try:
             yield
@@ -260,16 +266,30 @@ _REFUSED: Final = (
     redis_errors.AuthenticationWrongNumberOfArgsError,
     redis_errors.NoPermissionError,
 )
-_PASSING: Final = ("LOADING", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "OOM")
+_PASSING: Final = (
+    redis_errors.BusyLoadingError,
+    redis_errors.OutOfMemoryError,
+    redis_errors.ReadOnlyError,
+    redis_errors.ClusterError,
+    redis_errors.TryAgainError,
+)
+_PASSING_CODES: Final = ("LOADING", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "OOM")
 
 
 def _ours(error: redis_errors.RedisError, server: str) -> TurnstreamError:
+    """Give our error for one of the library's; what follows "with args" may be a text of a user."""
     text = str(error).partition(", with args beginning")[0]
     if isinstance(error, _REFUSED):
         return ConfigError(f"{server} refused the user or password: {text}; correct {_SETTING}")
-    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError):
-        return TransientError(f"{server} does not answer ({text}); start it, or correct {_SETTING}")
-    passing = redis_errors.OutOfMemoryError | redis_errors.ReadOnlyError | redis_errors.ClusterError
-    if isinstance(error, passing) or text.startswith(_PASSING):
+    if isinstance(error, _PASSING) or text.startswith(_PASSING_CODES):
         return TransientError(f"{server} cannot serve now: {text}; try again")
-    return ConfigError(f"{server} refused a command: {text}; use Redis >= 7 or Valkey for {_SETTING}")
+    if isinstance(error.__context__, ssl.SSLCertVerificationError):
+        return ConfigError(f"{server} cannot be trusted: {text}; correct ssl_ca_certs in {_SETTING}")
+    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError):
+        return ServerUnreachableError(f"{server} does not answer ({text}); start it, or correct {_SETTING}")
+    if isinstance(error, redis_errors.ResponseError):
+        return ConfigError(
+            f"{server} refused a command: {text}; use Redis >= 7 or Valkey, and a database with unused key names,"
+            f" for {_SETTING}"
+        )
+    return TransientError(f"{server} answered something unreadable: {text}; try again")
