@@ -23,6 +23,8 @@ $pieces
 $fence"""
 _FENCE: Final = "fence"
 _PIECES: Final = "pieces"
+_ALONE: Final = {spelled: name for name in (_FENCE, _PIECES) for spelled in (f"${name}", f"${{{name}}}")}
+"""Fields as they stand on a line; a brace beside one would be a brace beside the fence, which then is none."""
 _SETTING: Final = "TURNSTREAM_CONTEXT__TEMPLATE"
 _MAX_CHARS: Final = 16_384
 _ITEM: Final = "- "
@@ -96,13 +98,12 @@ def _check(template: str) -> None:
         raise ConfigError("the template has a $ that begins no field; write $$ for a dollar sign")
     if unknown := sorted({*found.get_identifiers()} - {_FENCE, _PIECES}):
         raise ConfigError(f"the template names ${', $'.join(unknown)}; its fields are $fence and $pieces")
-    lines = [line.strip() for line in template.replace("{", "").replace("}", "").splitlines()]
-    fields = [line for line in lines if line in {f"${_FENCE}", f"${_PIECES}"}]
+    alone = [name for line in template.splitlines() if (name := _ALONE.get(line.strip()))]
     n_fields = len([name for name in _all_fields(found) if name])
-    if fields != [f"${_FENCE}", f"${_PIECES}", f"${_FENCE}"] or n_fields != len(fields):
+    if alone != [_FENCE, _PIECES, _FENCE] or n_fields != len(alone):
         raise ConfigError(
-            "the template must have $fence, $pieces and $fence once more, in this order, each alone on its line:"
-            " without a fence, a remembered text could pass for an instruction"
+            "the template must have $fence, $pieces and $fence once more, in this order, each alone on its line,"
+            " spelled $fence or ${fence}, not {fence} or {$fence}: without a fence, a remembered text could pass for an instruction"
         )
 
 
