@@ -103,7 +103,8 @@ def _check(template: str) -> None:
     if alone != [_FENCE, _PIECES, _FENCE] or n_fields != len(alone):
         raise ConfigError(
             "the template must have $fence, $pieces and $fence once more, in this order, each alone on its line,"
-            " spelled $fence or ${fence}, not {fence} or {$fence}: without a fence, a remembered text could pass for an instruction"
+            " spelled $fence or ${fence}, not {fence} or {$fence}: without a fence, a remembered text could pass for"
+            " an instruction"
         )
 
 
