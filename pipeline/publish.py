@@ -163,7 +163,12 @@ class Publisher:
         """Publish many events in order, slice by slice; gives their entry ids.
 
         Raises what `publish_event` raises; the slices before the error are then in the stream.
+
+        Raises:
+            PoisonError: what is given holds no events.
         """
+        if not isinstance(events, Iterable):
+            raise PoisonError(f"is {type(events).__name__}; give a list of them", field="turns")
         ids = list[str]()
         for raws in _sliced(contract.encode(event) for event in events):
             self._wait_for_room(len(raws))

@@ -93,7 +93,7 @@ class Turn:
     ``timestamp_ms``. ``event_id`` is made when not given; ``turn_id`` defaults to it.
 
     Raises:
-        PoisonError: the timestamp cannot be read or lies outside 1900–2199.
+        PoisonError: the timestamp cannot be read or lies outside 1900–2199; tags or a mood that are none.
     """
 
     scope: Scope
@@ -115,8 +115,12 @@ class Turn:
         _set(self, "timestamp_ms", to_epoch_ms(self.timestamp))
         _set(self, "event_id", self.event_id or uuid.uuid4().hex)
         _set(self, "turn_id", self.turn_id or self.event_id)
+        if not isinstance(self.tags, tuple | list):
+            raise PoisonError(f"is {type(self.tags).__name__}; give a list of texts", field="tags")
         _set(self, "tags", tuple(self.tags))
         if self.mood is not None:
+            if not isinstance(self.mood, tuple | list) or len(self.mood) != len(Mood._fields):
+                raise PoisonError(f"is no {', '.join(Mood._fields)}; give three numbers", field="mood")
             _set(self, "mood", Mood(*self.mood))
 
 
@@ -180,8 +184,10 @@ def to_epoch_ms(value: datetime | str | float) -> int:
     Raises:
         PoisonError: the value is no time, or lies outside the years 1900–2199.
     """
-    if isinstance(value, bool):
-        raise PoisonError(f"{value!r} is no time; use ISO 8601 or epoch seconds", field="timestamp")
+    if isinstance(value, bool) or not isinstance(value, datetime | str | int | float):
+        raise PoisonError(
+            f"{type(value).__name__} is no time; use a datetime, ISO 8601 or epoch seconds", field="timestamp"
+        )
     try:
         seconds = float(value) if isinstance(value, int | float) else _aware(value).timestamp()
     except OverflowError as error:

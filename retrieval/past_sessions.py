@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.records import Scope
+from retrieval.context import tokens
 from retrieval.context.context import ContextWriter
-from retrieval.context.layout import tokens
 from retrieval.context.layout.answer import Context
-from retrieval.context.strategies.protocol import CountTokens
+from retrieval.context.protocol import CountTokens
 from retrieval.memory_store import Moment
 from retrieval.search.protocol import Message, SessionHit, SessionSummary
 from retrieval.search.store import SessionSearch

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.settings import ContextSettings
 from retrieval.context.entries.entry import Entry
-from retrieval.context.strategies.protocol import Asked
+from retrieval.context.protocol import Asked
 from tests.fakes import FakeEmbedder
 
 NOW_MS = 1_700_000_000_000

@@ -12,6 +12,7 @@ published which the ingester would set aside.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, NoReturn
 
@@ -32,6 +33,7 @@ from pipeline.contract.limits import (
 from pipeline.errors import PoisonError
 from pipeline.records import (
     Event,
+    Scope,
     ScopeDeleted,
     SessionClosed,
     SessionDeleted,
@@ -57,6 +59,7 @@ _TYPES: Final = {
     SessionDeleted: "session_deleted",
     ScopeDeleted: "scope_deleted",
 }
+_TEXTS: Final = ("event_id", "session_id", "turn_id", "role", "content", "speaker", "summary")
 _REASONS: Final = {  # by pydantic's error type and our field; "" stands for the remaining fields
     ("missing", ""): "is missing",
     ("string_type", "timestamp"): "is neither ISO 8601 text nor epoch seconds",
@@ -83,6 +86,7 @@ def encode(event: Event) -> bytes:
     Raises:
         PoisonError: `decode` would refuse the event.
     """
+    _require_types(event)
     raw = to_compact_json(_turn_fields(event) if isinstance(event, Turn) else _other_fields(event))
     parsed = _parse(raw)
     if isinstance(event, Turn):
@@ -131,6 +135,29 @@ def _raise_poison(raw: bytes, error: ValidationError) -> NoReturn:
     if not field:
         raise PoisonError("is not a JSON object") from error
     raise PoisonError(_REASONS.get((kind, field)) or _REASONS.get((kind, ""), message), field=field) from error
+
+
+def _require_types(event: Event) -> None:
+    """Refuse what JSON would make something else of: bytes and dates become texts.
+
+    Raises:
+        PoisonError: it is no event, or a field is of another type.
+    """
+    if type(event) not in _TYPES:
+        raise PoisonError(f"is {type(event).__name__}, no event; publish a Turn, or ask to close or forget")
+    if not isinstance(event.scope, Scope):
+        raise PoisonError(
+            f"is {type(event.scope).__name__}; give a Scope, as of Scope.parse('user/u42')", field="scope"
+        )
+    for name in _TEXTS:
+        value = getattr(event, name, None)
+        if value is not None and not isinstance(value, str):
+            raise PoisonError(f"is {type(value).__name__}; give a text", field=name)
+    if isinstance(event, Turn):
+        if not all(isinstance(tag, str) for tag in event.tags):
+            raise PoisonError("holds something else than texts", field="tags")
+        if event.metadata is not None and not isinstance(event.metadata, Mapping):
+            raise PoisonError(f"is {type(event.metadata).__name__}; give a mapping", field="metadata")
 
 
 def _turn_fields(turn: Turn) -> dict[str, Any]:

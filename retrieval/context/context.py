@@ -17,16 +17,17 @@ from pipeline.errors import ConfigError, ModelMismatchError, TransientError
 from pipeline.ledger import passage_reads, session_reads
 from pipeline.ledger.connection import read_meta
 from pipeline.records import Scope
-from retrieval.context import answering, elsewhere
+from retrieval.context import elsewhere, tokens
 from retrieval.context.condensing.condensed import CondensedScopes
 from retrieval.context.entries.entry_facts import EntryFacts
-from retrieval.context.layout import budget, pinned, tokens
+from retrieval.context.layout import budget, pinned
 from retrieval.context.layout.answer import Context
 from retrieval.context.layout.block import Layout
-from retrieval.context.relevance import cosines
+from retrieval.context.protocol import Asked, CountTokens, Offer, Strategy
+from retrieval.context.ranking import answering
+from retrieval.context.ranking.relevance import cosines
 from retrieval.context.session.archive import SessionEntries
 from retrieval.context.session.session_memory import SessionMemory, SessionStore
-from retrieval.context.strategies.protocol import Asked, CountTokens, Offer, Strategy
 from retrieval.embedded_question import Asked as Embedded
 from retrieval.embedded_question import ask
 from retrieval.fused.model import Models

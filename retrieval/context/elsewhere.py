@@ -9,7 +9,7 @@ from typing import Final
 
 from pipeline.ledger.words import placed_words
 from retrieval.context.layout.cutting import cut
-from retrieval.context.strategies.protocol import Offer, Piece
+from retrieval.context.protocol import Offer, Piece
 from retrieval.fused.asking import stop_stems
 from retrieval.hits import Hit
 from retrieval.search.protocol import SessionHit

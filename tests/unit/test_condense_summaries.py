@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from pipeline.condense import summaries
 from pipeline.condense.summaries import Member
+from retrieval.context import tokens
 from retrieval.context.condensing.themes import extracted
-from retrieval.context.layout import tokens
 from tests.topics import TOPICS
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.context.layout import budget, tokens
-from retrieval.context.strategies.protocol import Decision, Offer, Piece
+from retrieval.context import tokens
+from retrieval.context.layout import budget
+from retrieval.context.protocol import Decision, Offer, Piece
 
 COUNTERS: dict[str, Callable[[str], int]] = {
     "bytes": tokens.count,

@@ -13,8 +13,8 @@ from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.layout import budget
 from retrieval.context.layout.answer import Context
+from retrieval.context.protocol import Asked
 from retrieval.context.strategies.dynamic import Dynamic
-from retrieval.context.strategies.protocol import Asked
 from tests.entries import MINUTE_MS, NOW_MS, asked, entry
 
 OLD = entry("old", "What is the wifi password of the cabin?", "It is pinecone42.", days=40)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.settings import ImportanceFactors
-from retrieval.context.condensing import importance
-from retrieval.context.condensing.importance import Parts
 from retrieval.context.entries.entry import Entry, Outcome
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.layout import budget
+from retrieval.context.ranking import importance
+from retrieval.context.ranking.importance import Parts
 from retrieval.context.strategies.fixed import Fixed
 from retrieval.context.strategies.importance import Importance
 from tests.entries import asked, entry

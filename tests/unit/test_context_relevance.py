@@ -13,7 +13,7 @@ from retrieval.context.context import _FactsKept
 from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import identifiers
-from retrieval.context.relevance import facts_of, relevance
+from retrieval.context.ranking.relevance import facts_of, relevance
 from retrieval.context.session.archive import SessionEntries
 from tests.entries import asked, entry
 

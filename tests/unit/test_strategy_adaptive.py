@@ -17,8 +17,8 @@ from retrieval.context.condensing import compression, pacing, protected
 from retrieval.context.condensing.pacing import INITIAL, RULES, SHARES, Degree, Level, Topic
 from retrieval.context.entries.entry import Entry
 from retrieval.context.layout import budget
+from retrieval.context.protocol import Asked, Offer
 from retrieval.context.strategies.adaptive import Adaptive, spread
-from retrieval.context.strategies.protocol import Asked, Offer
 from tests.planted_facts import planted, told
 
 NOW_MS = 1_700_000_000_000

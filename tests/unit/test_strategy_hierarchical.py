@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.condense.profile import ProfileFact, Stated, resolve
+from retrieval.context import tokens
 from retrieval.context.condensing.condensed import Condensed
 from retrieval.context.condensing.tiers import long_term, short_term, tiers
 from retrieval.context.entries.entry import Entry, Outcome
-from retrieval.context.layout import budget, tokens
+from retrieval.context.layout import budget
+from retrieval.context.protocol import Asked
 from retrieval.context.strategies.hierarchical import EARLIER, LATELY, NOW, SHARES, USER, Hierarchical
-from retrieval.context.strategies.protocol import Asked
 from tests.entries import DAY_MS, NOW_MS, asked, entry
 
 ROOM = 1_000

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.condense.faithful import unfounded
+from retrieval.context import tokens
 from retrieval.context.condensing.condensed import Condensed
 from retrieval.context.condensing.themes import SEMANTIC_VERBATIM
 from retrieval.context.entries.entry import Entry
-from retrieval.context.layout import budget, tokens
-from retrieval.context.strategies.protocol import Asked, Piece
+from retrieval.context.layout import budget
+from retrieval.context.protocol import Asked, Piece
 from retrieval.context.strategies.semantic import LATEST, QUOTED, THEMES, Semantic
 from tests.entries import asked, entry
 from tests.topics import TOPICS

@@ -16,7 +16,7 @@ from retrieval.context.context import STRATEGIES
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.layout import budget
 from retrieval.context.layout.answer import Context
-from retrieval.context.strategies.protocol import Asked, Strategy
+from retrieval.context.protocol import Asked, Strategy
 from workers.evaluate import evidence, metrics
 from workers.evaluate.asked import AskedQuestion
 from workers.evaluate.context_methods import Everything, Nothing, WordsOnly

@@ -1,1 +1,1 @@
-"""What strategies say less with: themes, tiers, importance, variety, fewer words."""
+"""What strategies say less with: themes, tiers, a profile, fewer words."""

@@ -19,17 +19,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean
 from typing import Final
 
+from retrieval.context import tokens
 from retrieval.context.condensing import protected
 from retrieval.context.condensing.compression import MAX_CHARS, telling_words
 from retrieval.context.entries.entry import Entry
-from retrieval.context.layout import tokens
 
 
 class Degree(StrEnum):
@@ -181,7 +181,7 @@ class _Reading:
 
 @lru_cache(maxsize=512)
 def _reading(entry: Entry) -> _Reading:
-    whole = "\n".join(_texts(entry))
+    whole = "\n".join(entry.texts)
     return _Reading(
         words=frozenset(telling_words(whole)),
         objective_words=frozenset(telling_words(entry.objective)),
@@ -189,9 +189,3 @@ def _reading(entry: Entry) -> _Reading:
         n_tokens=tokens.count(whole),
         n_identifiers=sum(span.kind in _IDENTIFIERS for span in protected.spans(whole[:MAX_CHARS])),
     )
-
-
-def _texts(entry: Entry) -> Iterator[str]:
-    yield entry.objective
-    yield entry.conclusion
-    yield from entry.key_results

@@ -89,7 +89,7 @@ class Grouping:
         for start in range(n_known, len(entries), _BETWEEN_BEATS):
             beat()
             block = slice(start, start + _BETWEEN_BEATS)
-            self._clustering.add(vectors[block], [terms(_told(entry)) for entry in entries[block]])
+            self._clustering.add(vectors[block], [terms("\n".join(entry.texts)) for entry in entries[block]])
         self._entries, self._fingerprint = list(entries), fingerprint
         found = [self._group(number, members) for number, members in self._clustering.members.items()]
         return sorted(found, key=lambda group: group.places[-1])
@@ -208,12 +208,8 @@ def is_current(model_id: str) -> bool:
 
 def _as_written(words: Sequence[str], entries: Sequence[Entry]) -> tuple[str, ...]:
     """Give words as they stand in some exchanges, where they do so in the plural alone."""
-    text = "\n".join(map(_told, entries)).casefold()
+    text = "\n".join(text for entry in entries for text in entry.texts).casefold()
     found = [
         re.search(rf"\b{re.escape(word)}\b", text) or re.search(rf"\b{re.escape(word)}e?s\b", text) for word in words
     ]
     return tuple(match[0] if match else word for match, word in zip(found, words, strict=True))
-
-
-def _told(entry: Entry) -> str:
-    return "\n".join((entry.objective, entry.conclusion, *entry.key_results))

@@ -51,3 +51,8 @@ class Entry:
     refs: tuple[str, ...] = ()
     is_pinned: bool = False
     turn_offsets: tuple[int, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that was said: the objective, the conclusion, the key results."""
+        return (self.objective, self.conclusion, *self.key_results)

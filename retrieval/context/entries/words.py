@@ -46,7 +46,7 @@ class ReadEntry:
 
     def __init__(self, entry: Entry) -> None:
         asked = terms(entry.objective)
-        text = "\n".join((entry.objective, entry.conclusion, *entry.key_results))
+        text = "\n".join(entry.texts)
         listed = asked + terms(text[len(entry.objective) :])
         self.n_bytes = len(text.encode(errors="replace"))
         self.n_words = len(listed)

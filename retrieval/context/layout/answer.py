@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, overload
 
-from retrieval.context.strategies.protocol import Decision
+from retrieval.context.protocol import Decision
 
 
 class Decisions(Sequence[Decision]):

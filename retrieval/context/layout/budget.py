@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from retrieval.context.layout import tokens
+from retrieval.context import tokens
 from retrieval.context.layout.answer import Context
 from retrieval.context.layout.block import Layout, item
-from retrieval.context.strategies.protocol import CountTokens, Decision, Offer, Piece
+from retrieval.context.protocol import CountTokens, Decision, Offer, Piece
 
 _SLACK_TOKENS: Final = 8
 """By how much the whole may cost less than its parts: a tokenizer may merge what meets at a line's end."""

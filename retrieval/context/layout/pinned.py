@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final, overload
 
 from retrieval.context.layout.wording import exchanges_within
-from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
 
 PINNED: Final = "Pinned"
 """The heading of what the strategy left out, where an offer has headings."""

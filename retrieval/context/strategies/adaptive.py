@@ -26,14 +26,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from retrieval.context import tokens
 from retrieval.context.condensing import compression, pacing
 from retrieval.context.condensing.pacing import SHARES, Level
 from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.words import Scores
-from retrieval.context.layout import tokens, wording
+from retrieval.context.layout import wording
 from retrieval.context.layout.answer import Decisions
-from retrieval.context.relevance import Relevance, facts_of, relevance
-from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.ranking.relevance import Relevance, facts_of, relevance
 
 _AROUND_BYTES: Final = 60
 """What an entry costs beside its own words: its age, labels, marks, line ends."""
@@ -61,7 +62,7 @@ class Adaptive:
         found = relevance(asked, facts)
         scores, order = found.scores, _order(facts.is_pinned, found)
         taken = _as_many_as_fill(asked, order, share)
-        texts = [_texts(asked.entries[place]) for place in taken]
+        texts = [asked.entries[place].texts for place in taken]
         first = int(np.argmax(scores[taken]))
         shares = spread(texts, share, first if _may_be_whole(asked, texts, first, share) else None)
         known = compression.vocabulary(chain.from_iterable(texts))
@@ -153,7 +154,7 @@ def _as_many_as_fill(asked: Asked, order: Sequence[int], share: float, *, offere
         if taken and room <= 0:
             break
         taken.append(place)
-        room -= share * sum(map(compression.n_bytes, _texts(asked.entries[place]))) + _AROUND_BYTES
+        room -= share * sum(map(compression.n_bytes, asked.entries[place].texts)) + _AROUND_BYTES
     return taken
 
 
@@ -191,16 +192,12 @@ def _written(asked: Asked, kept: _Kept, known: compression.Vocabulary, shorter: 
 def _shortened(
     entry: Entry, shares: Sequence[float], known: compression.Vocabulary, objective: str | None
 ) -> Iterator[Entry]:
-    versions = [compression.shorten_more(text, shares, known, objective or "") for text in _texts(entry)]
+    versions = [compression.shorten_more(text, shares, known, objective or "") for text in entry.texts]
     for asked_for, *others in zip(*versions, strict=True):
         concluded, *found = ("" if text == compression.MARK else text for text in others)
         found = [text for text in found if text]
         if concluded or found or asked_for.strip() not in {"", compression.MARK}:
             yield replace(entry, objective=asked_for, conclusion=concluded, key_results=tuple(found))
-
-
-def _texts(entry: Entry) -> tuple[str, ...]:
-    return (entry.objective, entry.conclusion, *entry.key_results)
 
 
 def _left(asked: Asked, places: Sequence[int], scores: Scores) -> Decisions:

@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.context.condensing import diversity
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import Scores
 from retrieval.context.layout.answer import Decisions
 from retrieval.context.layout.wording import LEAST_TOKENS, exchanges_within
-from retrieval.context.relevance import Relevance, facts_of, is_on_last_topic, relevance
-from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.ranking import diversity
+from retrieval.context.ranking.relevance import Relevance, facts_of, is_on_last_topic, relevance
 
 _RELEVANCE: Final = 0.55
 _TOPIC: Final = 0.15

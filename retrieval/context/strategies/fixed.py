@@ -9,7 +9,7 @@ from typing import Final
 
 from retrieval.context.layout.answer import Decisions
 from retrieval.context.layout.wording import exchange, shorter_exchanges
-from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece
+from retrieval.context.protocol import Asked, Decision, Offer, Piece
 
 
 class Fixed:

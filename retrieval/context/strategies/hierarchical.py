@@ -15,15 +15,15 @@ from typing import Final
 
 from pipeline.condense.profile import ProfileFact
 from pipeline.condense.terms import terms
-from retrieval.context.condensing import drilling
+from retrieval.context import tokens
 from retrieval.context.condensing.themes import IMMEDIATE, SHORT_TERM, Group, digest_of
 from retrieval.context.condensing.tiers import LongTerm, Tiers, long_term, short_term, tiers
 from retrieval.context.entries.words import Scores
-from retrieval.context.layout import tokens
 from retrieval.context.layout.answer import Decisions
 from retrieval.context.layout.cutting import cut
 from retrieval.context.layout.wording import exchange, exchanges_within
-from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.ranking import drilling
 
 NOW: Final = "Now"
 LATELY: Final = "Lately"

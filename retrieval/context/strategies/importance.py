@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from retrieval.context.condensing.importance import Parts, parts, weighed
+from retrieval.context import tokens
 from retrieval.context.entries.words import Scores
-from retrieval.context.layout import tokens
 from retrieval.context.layout.answer import Decisions
 from retrieval.context.layout.wording import LEAST_TOKENS, exchanges_within
-from retrieval.context.relevance import facts_of
-from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.ranking.importance import Parts, parts, weighed
+from retrieval.context.ranking.relevance import facts_of
 
 ALWAYS: Final = 3
 """Exchanges that are kept whatever they score. Source: the table of strategy `importance`."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from retrieval.context.condensing import drilling
 from retrieval.context.condensing.themes import SEMANTIC_VERBATIM, Group
 from retrieval.context.condensing.tiers import period
 from retrieval.context.entries.words import Scores
 from retrieval.context.layout.answer import Decisions
 from retrieval.context.layout.wording import exchanges_within
-from retrieval.context.strategies.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.ranking import drilling
 
 THEMES: Final = "Earlier, by theme"
 QUOTED: Final = "From earlier, about this"

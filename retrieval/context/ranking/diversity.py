@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from retrieval.context.condensing.themes import FloatRows
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import Numbers, Scores
-from retrieval.context.layout.tokens import BYTES_PER_TOKEN
-from retrieval.context.strategies.protocol import FloatRows
+from retrieval.context.tokens import BYTES_PER_TOKEN
 
 _SCORE: Final = 0.7
 _NOVELTY: Final = 0.3

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import Scores
-from retrieval.context.strategies.protocol import Asked
+from retrieval.context.protocol import Asked
 
 LEAST_COSINE: Final = 0.3
 """Below it two texts are about different things."""

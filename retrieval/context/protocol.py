@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from pipeline.settings import ContextSettings
 from retrieval.context.condensing.condensed import Condensed
+from retrieval.context.condensing.themes import FloatRows
 from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.entry_facts import EntryFacts
-
-FloatRows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ import numpy as np
 from pipeline.settings import ImportanceFactors
 from retrieval.context.entries.entry_facts import FOLLOWING, EntryFacts
 from retrieval.context.entries.words import Scores
-from retrieval.context.relevance import relevance
-from retrieval.context.strategies.protocol import Asked
+from retrieval.context.protocol import Asked
+from retrieval.context.ranking.relevance import relevance
 
 _DAY_MS: Final = 86_400_000
 _DAYS_OF_STRENGTH: Final = 10

@@ -10,12 +10,12 @@ from typing import Final
 
 import numpy as np
 
+from retrieval.context import tokens
 from retrieval.context.condensing.themes import Group
 from retrieval.context.entries.words import Scores
-from retrieval.context.layout import tokens
 from retrieval.context.layout.wording import LEAST_TOKENS, exchanges_within
-from retrieval.context.relevance import relevance
-from retrieval.context.strategies.protocol import Asked, Piece, room_of
+from retrieval.context.protocol import Asked, Piece, room_of
+from retrieval.context.ranking.relevance import relevance
 
 LEFT: Final = "its theme comes after those that there may be room for"
 _THEME_TOKENS: Final = 30
