@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.records import Scope, from_epoch_ms
 from retrieval import prompt
+from retrieval.arguments import checked
 from retrieval.cognitive_score import ScoreParts
 from retrieval.memory_store import ScoredTrace
 from retrieval.reader import Neighbours
@@ -65,6 +66,7 @@ class Retrieval:
             ensure_ascii=False,
         )
 
+    @checked
     def to_prompt(self, max_tokens: int) -> str:
         """Write the hits as a fenced block for a prompt, grouped by session, each with its date.
 
@@ -74,11 +76,8 @@ class Retrieval:
         Args:
             max_tokens: never exceeded; a token is counted for every 3 bytes, more than most tokenizers make of them.
 
-        Raises:
-            ValueError: the budget is negative.
+        Raises ValueError: the budget is no whole number, or negative.
         """
-        if max_tokens < 0:
-            raise ValueError(f"max_tokens: {max_tokens} is negative; use 0 or more")
         return prompt.block(self.hits, max_tokens)
 
 

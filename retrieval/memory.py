@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError
 from pipeline.records import NEUTRAL, Mood, Scope
 from pipeline.settings import ContextSettings, RetrievalSettings, Settings, load_settings
 from pipeline.shards import Shards
+from retrieval.arguments import checked
 from retrieval.cognitive_score import Weights
 from retrieval.context.context import ContextWriter
 from retrieval.context.entries.entry import Outcome
@@ -128,6 +129,7 @@ class Memory(PastSessions):
         """The session summaries."""
         return SessionSummaryStore(self._readers, self.embedder, clock=self._clock)
 
+    @checked
     def retrieve(  # noqa: PLR0913 - the public surface; all but two have defaults
         self,
         query: str,
@@ -184,29 +186,34 @@ class Memory(PastSessions):
         }
         with self._readers.gate.passing():
             if profile == "session":
-                found = self._session_retriever().retrieve(query, where, _valid_mood(mood), **wanted)
+                found = self._session_retriever().retrieve(query, where, Mood(*mood), **wanted)
             else:
-                found = self._fused_retriever().retrieve(query, where, _valid_mood(mood), asked_at=asked_at, **wanted)
+                found = self._fused_retriever().retrieve(query, where, Mood(*mood), asked_at=asked_at, **wanted)
             return self._with_neighbours(found, where)
 
-    def candidates(self, query: str, scope: Scope, *, asked_at: Moment | None = None) -> Found | None:
+    @checked
+    def candidates(self, query: str, scope: Scope | str, *, asked_at: Moment | None = None) -> Found | None:
         """Give everything that profile ``fused`` would rank for a question; None when there is nothing to search.
 
         Raises:
             ValueError: a blank query, or a time that is none.
+            PoisonError: the scope is not KIND/ID.
             ModelMismatchError: the scope was written with another model than the settings name.
             ShardError: the scope's ledger is damaged.
             TransientError: the ledger is locked; try again.
         """
+        where = Scope.parse(scope) if isinstance(scope, str) else scope
         with self._readers.gate.passing():
-            return self._fused_retriever().candidates(query, scope, asked_at=asked_at)
+            return self._fused_retriever().candidates(query, where, asked_at=asked_at)
 
+    @checked
     def sessions(
         self, scope: Scope | str, *, profile: str = "best", exclude: str | Sequence[str] | None = None
     ) -> ScopeSessions:
         """Give the sessions of one scope as a store to be searched, without the excluded ones."""
         return ScopeSessions(self._sessions, scope, profile=profile, exclude=exclude)
 
+    @checked
     def session_memory(self, scope: Scope | str) -> SessionMemory:
         """Give the memory of one scope's sessions.
 
@@ -215,6 +222,7 @@ class Memory(PastSessions):
         """
         return SessionMemory(Scope.parse(scope) if isinstance(scope, str) else scope, self._session_store)
 
+    @checked
     def remember(  # noqa: PLR0913 - the public surface; all but four have defaults
         self,
         session_id: str,
@@ -349,11 +357,3 @@ def _load_reranker(model: str | None) -> Reranker | None:
     from retrieval.cross_encoder import CrossEncoderReranker  # noqa: PLC0415 - imports torch
 
     return CrossEncoderReranker(model)
-
-
-def _valid_mood(mood: Mood | tuple[float, float, float]) -> Mood:
-    felt = Mood(*mood)
-    for name, value in felt._asdict().items():
-        if not -1 <= value <= 1:
-            raise ValueError(f"mood: {name} is {value}; each value lies between -1 and 1")
-    return felt

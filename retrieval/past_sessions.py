@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.records import Scope
+from retrieval.arguments import checked
 from retrieval.context import tokens
 from retrieval.context.context import ContextWriter
 from retrieval.context.layout.answer import Context
@@ -26,6 +27,7 @@ class PastSessions:
         self._sessions = sessions
         self._contexts = contexts
 
+    @checked
     def context(
         self,
         session_id: str,

@@ -58,23 +58,12 @@ def require_page(limit: int, offset: int) -> None:
     require_within("offset", offset, 0, MOST_SKIPPED)
 
 
-def require_text(name: str, value: str) -> None:
-    """Refuse what is no text.
-
-    Raises:
-        ValueError: it is not; the message names the field.
-    """
-    if not isinstance(value, str):
-        raise ValueError(f"{name}: is {type(value).__name__}, not text")  # noqa: TRY004 - one error for a bad argument
-
-
 def require_query(query: str) -> None:
-    """Refuse a query that is no text, or too long to be one.
+    """Refuse a query that is too long to be one.
 
     Raises:
         ValueError: it is.
     """
-    require_text("query", query)
     if len(query) > MAX_QUERY_CHARS or len(query.split()) > MAX_TERMS:
         raise ValueError(f"query: is longer than {MAX_QUERY_CHARS} characters or {MAX_TERMS} words; ask in fewer")
 

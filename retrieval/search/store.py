@@ -13,6 +13,7 @@ import numpy as np
 from pipeline.errors import ConfigError, NotFoundError
 from pipeline.ledger import passage_reads, reads
 from pipeline.records import Scope
+from retrieval.arguments import checked
 from retrieval.embedded_question import Asked, ask
 from retrieval.fused.model import Models
 from retrieval.memory_store import Moment, epoch_ms
@@ -55,6 +56,7 @@ class SessionSearch:
         self._questions = _Questions()
         self._clock = clock
 
+    @checked
     def search(  # noqa: PLR0913 - the public surface; all but two have defaults
         self,
         query: str,
@@ -132,6 +134,7 @@ class SessionSearch:
                 )
             return page(view.connection, state, ranking)
 
+    @checked
     def window(
         self,
         session_id: str,
@@ -156,13 +159,13 @@ class SessionSearch:
             TransientError: the ledger is locked; try again.
         """
         shown.require_within("window", window, 0, shown.MOST_AROUND)
-        shown.require_text("session_id", session_id)
         where = shown.scope_of(scope)
         with self._readers.words(where) as opened:
             if opened is None:
                 raise NotFoundError(f"session_id: {where} does not exist, so it has no session; check the scope")
             return shown.window_around(opened[0], session_id, around_message_id, window)
 
+    @checked
     def recent(
         self,
         scope: Scope | str,

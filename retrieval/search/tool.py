@@ -19,9 +19,10 @@ from pipeline.ledger.connection import connect, read_meta, translated
 from pipeline.records import Scope
 from pipeline.settings import load_settings
 from pipeline.shards import Shards
+from retrieval.arguments import require_text
 from retrieval.memory import Memory, open_memory
 from retrieval.search.protocol import SearchableSessionStoreProtocol
-from retrieval.search.search import MOST_AROUND, MOST_SESSIONS, require_page, require_text, require_within
+from retrieval.search.search import MOST_AROUND, MOST_SESSIONS, require_page, require_within
 
 TOOL: Final = "session_search"
 _HINTS: Final = {

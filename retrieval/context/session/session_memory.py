@@ -20,6 +20,7 @@ from pipeline.errors import NotFoundError, TransientError
 from pipeline.ledger import forgetting
 from pipeline.records import Scope, from_epoch_ms
 from pipeline.settings import ContextSettings
+from retrieval.arguments import checked
 from retrieval.context.backends import opening, record
 from retrieval.context.backends.in_memory import InMemoryWindows
 from retrieval.context.backends.protocol import Kept, SessionKey, Windows
@@ -101,6 +102,7 @@ class SessionMemory:
         self.scope = scope
         self._store = store
 
+    @checked
     def load(self, session_id: str | None = None) -> SessionRecord:
         """Give what is remembered of a session lately; nothing is made for one that is new.
 
@@ -125,6 +127,7 @@ class SessionMemory:
             from_epoch_ms(entries[-1].time_ms) if entries else None,
         )
 
+    @checked
     def entries(self, session_id: str) -> SessionEntries:
         """Give all exchanges of a session since its last long silence, oldest first, with their vectors.
 
@@ -150,6 +153,7 @@ class SessionMemory:
             return found
         return replace(found, entries=found.entries[start:], vectors=found.vectors[start:])
 
+    @checked
     def remember(  # noqa: PLR0913 - the public surface; all but three have defaults
         self,
         session_id: str,
@@ -220,6 +224,7 @@ class SessionMemory:
             self._share(SessionKey(self.scope, session_id), Kept(entry, turn_ids))
         return turn_ids[0]
 
+    @checked
     def forget(self, session_id: str) -> None:
         """Forget a session for good, and what arrives for it later; on disk on return.
 
@@ -244,8 +249,8 @@ class SessionMemory:
             self._store.windows.forget(key)
 
     def _key(self, session_id: str) -> SessionKey:
-        if not isinstance(session_id, str) or not session_id.strip():
-            raise ValueError("session_id: is no text, or blank; give the session's id")
+        if not session_id.strip():
+            raise ValueError("session_id: is blank; give the session's id")
         return SessionKey(self.scope, session_id)
 
     def _stored(self, session_id: str, entry_id: str) -> Entry:
