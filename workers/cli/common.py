@@ -16,6 +16,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.segment import Segments
+from rich.table import Table
 
 from pipeline import log
 from pipeline.errors import ConfigError, PoisonError, ServerUnreachableError, ShardError, TurnstreamError
@@ -25,6 +27,8 @@ from pipeline.shards import require_folder
 from pipeline.stream import TurnStream, connect, server_url
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_DAMAGED = 1, 2, 3, 4
+
+_WIDEST = 1_000
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -77,6 +81,12 @@ def scope_of(key: str) -> Scope:
         return Scope.parse(key)
     except PoisonError as error:
         raise ConfigError(f"--scope {key!r}: {error}") from error
+
+
+def print_whole(table: Table) -> None:
+    """Print a table as wide as it is: figures that are cut off say nothing, and a pipe has no width."""
+    width = out.measure(table, options=out.options.update(max_width=_WIDEST)).maximum
+    out.print(Segments(out.render(table, out.options.update(width=width))), crop=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

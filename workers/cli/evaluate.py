@@ -23,6 +23,18 @@ from workers.evaluate.context_run import Comparison
 from workers.evaluate.html import page
 from workers.evaluate.run import CUTS
 
+_OF_TURNS = (
+    "R@k: share of a question's evidence that is among its first k hits. all@10, hit@10: questions with all, with any"
+    " of it among ten. MRR: mean of 1 / the place of the first."
+)
+_OF_SESSIONS = (
+    "any@k, all@k: questions with any, with all of their sessions among the first k; share@k: share of the sessions."
+    " NDCG@10: how near the order of the first ten is to the best, by turns and by sessions."
+)
+_OF_BLOCKS = (
+    "told, quoted: share of the evidence that the block tells, that it has word for word. budget: the longest block,"
+    " in tokens; tokens: the mean of those spent. leaks: turns of other sessions or scopes in a block."
+)
 _SESSION_HEADS = ("any@1", "any@5", "share@5", "all@5", "NDCG@10 turns", "sessions")
 
 
@@ -117,7 +129,7 @@ def _print_comparison(found: Comparison) -> None:
             f"{row.p95_ms:.1f}",
             str(row.session_leaks + row.scope_leaks),
         )
-    common.out.print(table)
+    _print_with_legend(table, _OF_BLOCKS)
 
 
 def print_figures(found: Evaluation) -> None:
@@ -135,8 +147,13 @@ def print_figures(found: Evaluation) -> None:
         turns.add_row(name, str(figures.n), *map(_percent, shares))
         sides = [figures.session_any[1], figures.session_any[5], figures.session_share[5], figures.session_all[5]]
         sessions.add_row(name, str(figures.n), *map(_percent, [*sides, figures.ndcg, figures.session_ndcg]))
-    common.out.print(turns)
-    common.out.print(sessions)
+    _print_with_legend(turns, _OF_TURNS)
+    _print_with_legend(sessions, _OF_SESSIONS)
+
+
+def _print_with_legend(table: Table, legend: str) -> None:
+    common.print_whole(table)
+    common.out.print(f"{legend}\n", style="dim", soft_wrap=True)
 
 
 def _print_rest(found: Evaluation) -> None:

@@ -74,6 +74,7 @@ def compare(
         clock = context_run.Clock()
         with closing(open_memory(settings=load_settings(), clock=clock)) as memory:
             questions = [question for question in dataset.questions if question.is_counted]
+            on_progress("questions asked", 0, len(questions))
             return context_run.compare_all(
                 memory,
                 clock,

@@ -1,0 +1,56 @@
+"""What verbs print for people to read: whole at any width, and told apart without colours."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.cli import evaluate
+from workers.evaluate.context_run import Comparison, Row
+from workers.evaluate.run import CUTS, Evaluation, Figures
+
+
+def found(category: str = "single-session-preference", *, share: float = 0.512) -> Evaluation:
+    """An evaluation of one category."""
+    by_cut = dict.fromkeys(CUTS, share)
+    figures = Figures(12_345, by_cut, by_cut, by_cut, by_cut, by_cut, by_cut, ndcg=0.431, session_ndcg=0.532, mrr=0.6)
+    return Evaluation(
+        dataset="longmemeval_s.json",
+        form="longmemeval",
+        profile="fused",
+        n_turns=0,
+        ingest_per_s=0.0,
+        latency_ms={},
+        figures={category: figures, "overall": figures},
+        calibration=[],
+        milliseconds=[],
+    )
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_no_figure_of_a_table_is_cut_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """A pipe has 80 columns, and the table 100: what was cut were the figures that it is about."""
+    monkeypatch.setenv("COLUMNS", columns)
+    evaluate.print_figures(found())
+    out = capsys.readouterr().out
+    assert "…" not in out
+    for head in ("R@20", "all@10", "MRR", "share@5", "NDCG@10 turns"):
+        assert head in out
+    assert out.count("single-session-preference") == 2
+    assert out.count("12345") == 4
+    legends = [line for line in out.splitlines() if ": " in line and "@k" in line]
+    assert [line.split(":")[0] for line in legends] == ["R@k", "any@k, all@k"]
+
+
+def test_a_comparison_says_what_its_columns_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told and quoted are words of ours."""
+    monkeypatch.setenv("COLUMNS", "30")
+    row = Row("hierarchical", 2_048, 0.5, 0.25, 1_900.0, 12.25, 1_234.5, 0, 0)
+    evaluate._print_comparison(Comparison("locomo10.json", 1_540, 10, 2_760, (2_048,), [row]))
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert "1234.5" in out
+    assert "\ntold, quoted: share of the evidence" in out
