@@ -4,26 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.evaluations import an_evaluation
 from workers.cli import evaluate
 from workers.evaluate.context_run import Comparison, Row
-from workers.evaluate.run import CUTS, Evaluation, Figures
-
-
-def found(category: str = "single-session-preference", *, share: float = 0.512) -> Evaluation:
-    """An evaluation of one category."""
-    by_cut = dict.fromkeys(CUTS, share)
-    figures = Figures(12_345, by_cut, by_cut, by_cut, by_cut, by_cut, by_cut, ndcg=0.431, session_ndcg=0.532, mrr=0.6)
-    return Evaluation(
-        dataset="longmemeval_s.json",
-        form="longmemeval",
-        profile="fused",
-        n_turns=0,
-        ingest_per_s=0.0,
-        latency_ms={},
-        figures={category: figures, "overall": figures},
-        calibration=[],
-        milliseconds=[],
-    )
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
@@ -32,7 +15,7 @@ def test_no_figure_of_a_table_is_cut_off(
 ) -> None:
     """A pipe has 80 columns, and the table 100: what was cut were the figures that it is about."""
     monkeypatch.setenv("COLUMNS", columns)
-    evaluate.print_figures(found())
+    evaluate.print_figures(an_evaluation())
     out = capsys.readouterr().out
     assert "…" not in out
     for head in ("R@20", "all@10", "MRR", "share@5", "NDCG@10 turns"):

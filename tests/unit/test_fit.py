@@ -15,9 +15,10 @@ from pipeline.shards import Shards
 from retrieval import open_memory
 from retrieval.fused.model import BESIDE, Calibration, Model, Models, bundled_models, load_model, models_of
 from tests.commands import CommandLine
+from tests.evaluations import an_evaluation
 from tests.fakes import FakeTokenEmbedder
 from tests.ledgers import remember, summarise, turn
-from workers.cli.fit import how
+from workers.cli.fit import change, doubts, how
 from workers.evaluate import labelled, refitting
 from workers.evaluate.asked import AskedQuestion
 from workers.evaluate.datasets import Dataset
@@ -105,6 +106,9 @@ def test_what_is_fitted_finds_evidence_in_scopes_it_never_saw(data_dir: Path, tm
     assert (found.n_questions, found.n_groups, found.left_out.figures["overall"].n) == (18, 3, 18)
     assert found.left_out.figures["overall"].share[1] > 0.9
     assert found.kept > 0.9
+    assert found.before.figures["overall"].n == 18
+    assert change(found).startswith("weights until now -> fitted, in scopes left out: R@5 ")
+    assert [doubt.split(":")[0] for doubt in doubts(found)] == ["only 18 questions to learn from"]
     file = tmp_path / "mine.toml"
     write_coefficients(file, found.model, how=how(found, "window"))
     assert "Fitted by 'turnstream fit' to 18 questions of mine.json" in file.read_text()
@@ -114,6 +118,28 @@ def test_what_is_fitted_finds_evidence_in_scopes_it_never_saw(data_dir: Path, tm
         assert memory.threshold == pytest.approx(found.model.calibration.threshold, abs=1e-4)
     assert hit.turn_id == "boat1"
     assert set(hit.score_parts) >= set(found.model.features)
+
+
+@pytest.mark.parametrize(
+    ("n_questions", "before", "after", "doubted"),
+    [(100, 0.5, 0.5, []), (99, 0.5, 0.6, ["only 99"]), (500, 0.6, 0.5, ["R@10 fell"])],
+)
+def test_weights_that_find_less_or_learned_from_few_are_warned_of(
+    n_questions: int, before: float, after: float, doubted: list[str]
+) -> None:
+    """Who fits to twenty questions of his own makes his memory worse, and would not know."""
+    calibration = Calibration(intercept=0, best=1, behind=1, stranger=0, threshold=0.1)
+    refit = refitting.Refit(
+        Model({"dense": 1.0}, calibration),
+        an_evaluation(share=after),
+        an_evaluation(share=before),
+        n_questions,
+        5,
+        None,
+        1.0,
+    )
+    assert [doubt[: len(start)] for doubt, start in zip(doubts(refit), doubted, strict=True)] == doubted
+    assert f"R@10 {100 * before:.1f} -> {100 * after:.1f}" in change(refit)
 
 
 def test_each_group_is_ranked_by_weights_fitted_without_it(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,10 @@ from workers.evaluate import FORMATS, Refit
 from workers.evaluate.run import OVERALL
 from workers.fused_fit import PENALTY, write_coefficients
 
+_FEW = 100
+_JUDGED_AT = 10
+"""Hits that a prompt is usually given."""
+
 
 def fit(
     labelled: Annotated[
@@ -38,7 +42,8 @@ def fit(
     """Fit the ranking of profile fused to questions whose answers are known.
 
     Shows what is found in scopes that were left out of the fit, each in turn,
-    and writes weights fitted on all of them. To use them, set
+    beside what the weights in use find, and writes weights fitted on all of
+    them. To use them, set
     TURNSTREAM_RETRIEVAL__COEFFICIENTS to the file.
     """
     if beside is not None and beside not in BESIDE:
@@ -58,13 +63,39 @@ def fit(
             settings=settings,
             on_progress=bars.move,
         )
+    for doubt in doubts(found):
+        common.err.print(f"[bold yellow]warning:[/] {doubt}", soft_wrap=True)
     write_coefficients(output, found.model, how=how(found, beside or settings.retrieval.beside))
     if as_json:
-        common.print_json(found.left_out.to_json() | {"refused": found.refused, "kept": found.kept})
+        before = found.before.to_json()["figures"]
+        common.print_json(found.left_out.to_json() | {"refused": found.refused, "kept": found.kept, "before": before})
     else:
         print_figures(found.left_out)
+        common.out.print(change(found), soft_wrap=True)
         common.out.print(f"{output}: fitted to {found.n_questions} questions; use it with")
         common.out.print(f"TURNSTREAM_RETRIEVAL__COEFFICIENTS={output.resolve()}", soft_wrap=True)
+
+
+def change(found: Refit) -> str:
+    """Say on one line what the weights until now find, and the fitted ones."""
+    before, after = (some.figures[OVERALL] for some in (found.before, found.left_out))
+    pairs = [(f"R@{k}", before.share[k], after.share[k]) for k in (5, 10, 15)] + [("MRR", before.mrr, after.mrr)]
+    shown = ", ".join(f"{name} {100 * old:.1f} -> {100 * new:.1f}" for name, old, new in pairs)
+    return f"weights until now -> fitted, in scopes left out: {shown}"
+
+
+def doubts(found: Refit) -> list[str]:
+    """Say what speaks against using the weights."""
+    said = []
+    if found.n_questions < _FEW:
+        said.append(
+            f"only {found.n_questions} questions to learn from: with fewer than {_FEW} chance decides the weights;"
+            " label more"
+        )
+    before, after = (some.figures[OVERALL] for some in (found.before, found.left_out))
+    if after.share[_JUDGED_AT] < before.share[_JUDGED_AT]:
+        said.append(f"R@{_JUDGED_AT} fell: these weights find less than those in use; keep those")
+    return said
 
 
 def how(found: Refit, beside: str) -> str:

@@ -14,7 +14,8 @@ from typing import Final
 
 from pipeline.settings import Settings
 from retrieval import Memory, open_memory
-from retrieval.fused.model import Model, Models, bundled_models
+from retrieval.fused.model import Model, Models, bundled_models, models_of
+from retrieval.query_vector import QueryEmbedder
 from workers.evaluate import labelled
 from workers.evaluate.datasets import Dataset
 from workers.evaluate.run import Answer, Evaluation, ask_all, evaluation
@@ -24,6 +25,7 @@ Told = Callable[[str, int, int], None]
 
 COLLECTED: Final = "questions looked at"
 MEASURED: Final = "questions asked of scopes left out"
+COMPARED: Final = "questions asked as until now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Refit:
     Args:
         model: fitted on all questions.
         left_out: every question ranked by weights fitted without its group.
+        before: every question ranked by the weights that the settings name, or the bundled ones.
         n_questions: questions it learned from.
         n_groups: left out one after the other.
         refused: share of the questions asked elsewhere that fall below the threshold, by weights fitted without
@@ -42,6 +45,7 @@ class Refit:
 
     model: Model
     left_out: Evaluation
+    before: Evaluation
     n_questions: int
     n_groups: int
     refused: float | None
@@ -82,6 +86,7 @@ def refit(dataset: Dataset, settings: Settings, *, with_tokens: bool = True, on_
     return Refit(
         fitted(found, features),
         evaluation(dataset, "fused", answers),
+        _before(dataset, settings, embedder, on_progress),
         sum(bool(example.is_evidence.any()) for example in found),
         len(without),
         *_doubt(found, without),
@@ -97,6 +102,16 @@ def fitted(examples: Sequence[Example], features: Sequence[str]) -> Model:
     weights = fit_weights(examples, features)
     parts = scores_without_own_scope(examples, features)
     return Model(weights, calibrate(examples, parts, features))
+
+
+def _before(dataset: Dataset, settings: Settings, embedder: QueryEmbedder, on_progress: Told) -> Evaluation:
+    current = models_of(settings.retrieval.coefficients, settings.retrieval.beside)
+    total = len(dataset.questions)
+    with closing(open_memory(settings=settings, embedder=embedder, models=current)) as memory:
+        answers = ask_all(
+            memory, dataset, "fused", options={}, on_asked=lambda done: on_progress(COMPARED, done, total)
+        )
+    return evaluation(dataset, "fused", answers)
 
 
 def _answers(memory: Memory, asked: Dataset, n_before: int, total: int, on_progress: Told) -> list[Answer]:
