@@ -40,6 +40,26 @@ def test_stdout_holds_the_block_alone(turnstream_with_history: CommandLine) -> N
     assert explained.err.count("kept") == 2
 
 
+def test_an_explanation_names_exchanges_by_their_first_words(turnstream_with_history: CommandLine) -> None:
+    """An id alone tells nobody which exchange was kept."""
+    found = turnstream_with_history("context", "s1", "--scope", "user/u42", "--explain", COLUMNS="160")
+    rows = [line for line in found.err.splitlines() if "kept" in line]
+    assert len(rows) == 2
+    assert {words for words in ("Where shall we go [in June]?", "Dinner?") for row in rows if words in row} == {
+        "Where shall we go [in June]?",
+        "Dinner?",
+    }
+
+
+def test_the_turn_that_was_found_is_marked_without_colours(turnstream_with_history: CommandLine) -> None:
+    """Bold is lost in a pipe, and with NO_COLOR."""
+    found = turnstream_with_history("search", "soup", "--scope", "user/u42", "--profile", "keyword", NO_COLOR="1")
+    marked = [line for line in found.out.splitlines() if line.lstrip().startswith(">")]
+    assert len(marked) == 1
+    assert "Leek soup." in marked[0]
+    assert "\x1b" not in found.out
+
+
 def test_options_reach_the_strategy(turnstream_with_history: CommandLine) -> None:
     """Objective, room and strategy, and the notes go to stderr."""
     found = turnstream_with_history(

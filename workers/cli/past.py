@@ -14,6 +14,8 @@ from workers.cli import common
 from workers.cli.reading import After, Before, memory_of
 
 _TEXT_SHOWN = 160
+_FOUND = ">"
+"""Beside the best turn: bold is lost in a pipe."""
 
 Offset = Annotated[int, typer.Option(min=0, help="Sessions to skip: those of the pages before.")]
 Exclude = Annotated[list[str] | None, typer.Option(help="Leave this session out; may be given several times.")]
@@ -118,13 +120,13 @@ def _print_hit(hit: SessionHit) -> None:
 
 
 def _print_message(message: dict[str, Any], *, is_anchor: bool) -> None:
-    text = shown.shortened(message["content"], _TEXT_SHOWN)
-    style = "bold" if is_anchor else "dim"
+    mark = _FOUND if is_anchor else " " * len(_FOUND)
+    who, text = message.get("speaker") or message["role"], shown.shortened(message["content"], _TEXT_SHOWN)
     line = Text(
-        f"{message['index']:>4}  {_day(message['timestamp'])}  {message.get('speaker') or message['role']}: {text}",
-        style=style,
+        f"{mark}{message['index']:>4}  {_day(message['timestamp'])}  {who}: {text}",
+        style="bold" if is_anchor else "dim",
     )
-    common.out.print(Padding(line, (0, 0, 0, 2)))
+    common.out.print(Padding(line, (0, 0, 0, 1)))
 
 
 def _day(when: str | None) -> str:
