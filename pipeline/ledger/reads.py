@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import ShardError
+from pipeline.ledger.schema import TurnState
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
@@ -66,6 +67,15 @@ class SummaryRow(NamedTuple):
     model_id: str
     session_date: str | None
     summarised_ms: int
+
+
+class Extent(NamedTuple):
+    """How much a scope holds, and when an event of it was last applied; None: never."""
+
+    n_sessions: int
+    n_turns: int
+    n_searchable: int
+    last_event_ms: int | None
 
 
 @functools.lru_cache(maxsize=1_024)
@@ -239,6 +249,16 @@ def summaries(connection: apsw.Connection) -> list[SummaryRow]:
             "SELECT session_id, text, model_id, session_date, summarised_ms FROM summaries ORDER BY session_id"
         )
     ]
+
+
+def extent(connection: apsw.Connection) -> Extent:
+    """Tell how much there is."""
+    (row,) = connection.execute(
+        "SELECT (SELECT count(*) FROM cards), (SELECT count(*) FROM turns),"
+        " (SELECT count(*) FROM turns WHERE state = ?), (SELECT max(received_ms) FROM events)",
+        (TurnState.SEARCHABLE,),
+    )
+    return Extent(*row)
 
 
 def _ids_and_vectors(rows: list[Any], dimension: int) -> tuple[Ids, Vectors]:

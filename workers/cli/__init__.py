@@ -1,13 +1,13 @@
 """The `turnstream` command.
 
-feed puts events in, operate runs and looks after the pipeline, ask and past read, demo shows.
+feed puts events in, operate runs and looks after the pipeline, ask, past, context and scopes read, demo shows.
 """
 
 from __future__ import annotations
 
 import typer
 
-from workers.cli import ask, common, context, demo, evaluate, examine, feed, fit, forget, operate, past
+from workers.cli import ask, common, context, demo, evaluate, examine, feed, fit, forget, operate, past, scopes
 
 app = typer.Typer(
     name="turnstream",
@@ -29,6 +29,7 @@ for verb in (
     past.search,
     past.window,
     past.recent,
+    scopes.scopes,
     context.context,
     operate.stats,
     forget.forget,
