@@ -72,13 +72,14 @@ class Retrieval:
 
         The best hits get the room; then the session of the best comes first, and its turns in the order of time. A
         hit that does not fit is tried without its neighbours, then left out. Without a hit that fits, it is "".
+        Where ``diagnostics.answer_is_likely`` is False, the first line says so.
 
         Args:
             max_tokens: never exceeded; a token is counted for every 3 bytes, more than most tokenizers make of them.
 
         Raises ValueError: the budget is no whole number, or negative.
         """
-        return prompt.block(self.hits, max_tokens)
+        return prompt.block(self.hits, max_tokens, answer_is_likely=self.diagnostics.answer_is_likely)
 
 
 def to_hit(trace: ScoredTrace, scope: Scope, neighbours: Neighbours) -> Hit:

@@ -67,5 +67,7 @@ def print_hits(found: Retrieval) -> None:
 def _explain(found: Retrieval) -> None:
     if not found.hits:
         common.err.print("no hits: nothing was said in this scope, or nothing is searchable yet ('turnstream wait')")
+    elif not found.diagnostics.answer_is_likely:
+        common.err.print("note: likely none of these answers it: even the best score is below the threshold")
     for escalation in found.diagnostics.escalations:
         common.err.print(f"note: {escalation}", markup=False)
