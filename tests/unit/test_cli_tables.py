@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.commands import CommandLine
 from tests.evaluations import an_evaluation
 from workers.cli import evaluate
 from workers.evaluate.context_run import Comparison, Row
@@ -37,3 +38,13 @@ def test_a_comparison_says_what_its_columns_are(
     assert "…" not in out
     assert "1234.5" in out
     assert "\ntold, quoted: share of the evidence" in out
+
+
+def test_help_says_what_a_shell_is_told(turnstream: CommandLine) -> None:
+    """Scripts go by exit codes; each verb begins its line with what it does."""
+    told = " ".join(turnstream("--help", COLUMNS="200").out.split())
+    assert (
+        "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 a server does not answer, 4 damaged data." in told
+    )
+    assert "dead-letters List, show, replay or drop" in told
+    assert " scopes List the scopes there are" in told

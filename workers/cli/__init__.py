@@ -12,6 +12,7 @@ from workers.cli import ask, common, context, demo, evaluate, examine, feed, fit
 app = typer.Typer(
     name="turnstream",
     help="Long-term memory for chat, as an event pipeline.",
+    epilog="Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 a server does not answer, 4 damaged data.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

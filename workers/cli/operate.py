@@ -149,7 +149,9 @@ def settings(
     common.out.print(table)
 
 
-dead_letters = typer.Typer(help="Entries and turns set aside for good, with their reasons.", no_args_is_help=True)
+dead_letters = typer.Typer(
+    help="List, show, replay or drop what was set aside for good, with its reason.", no_args_is_help=True
+)
 
 
 @dead_letters.command("list")
