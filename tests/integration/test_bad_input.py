@@ -250,7 +250,7 @@ def test_scopes_that_cannot_be_worked_on_cost_their_turns_nothing_and_others_nei
         Shards(data_dir).ledger_path(damaged).write_bytes(b"no database" * 1000)
         pipeline.start()
         publisher.publish_many(turn("second", f"{s.id}-2", s) for s in (foreign, damaged, healthy))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not {"scope.refused", "shard.refused"} <= set(re.findall(r"[a-z]+\.refused", log.read_text())):
             assert time.monotonic() < deadline
             time.sleep(0.1)

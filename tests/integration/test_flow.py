@@ -19,6 +19,7 @@ from pipeline.shards import Shards
 from retrieval import open_memory
 from tests import openai_server
 from tests.commands import CommandLine
+from tests.crash.processes import eventually
 from tests.running import RunningPipeline
 from workers.checkup import verify_data
 
@@ -190,11 +191,7 @@ def test_up_survives_the_death_of_any_of_its_children(embedded: RunningPipeline)
 
 
 def wait_for_child(pipeline: RunningPipeline, kind: str) -> int:
-    deadline = time.monotonic() + 30
-    while kind not in (children := pipeline.children()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return children[kind]
+    return int(eventually(lambda: pipeline.children().get(kind)))
 
 
 def test_a_second_up_says_who_holds_the_folder(embedded: RunningPipeline) -> None:
@@ -222,10 +219,7 @@ def test_many_traces_get_a_snapshot_that_answers_alike(
         publisher.publish_many(turn(f"number {n} of the long list", n) for n in range(300))
         embedded.wait()
         folder = Shards(embedded.data_dir).folder(ALICE)
-        deadline = time.monotonic() + 20
-        while not list(folder.glob("traces.*.faiss")):
-            assert time.monotonic() < deadline, "no snapshot was published"
-            time.sleep(0.1)
+        eventually(lambda: list(folder.glob("traces.*.faiss")))
         publisher.publish(turn("number 300 of the long list", 300))
         embedded.wait()
     for n in (7, 300):
@@ -307,10 +301,7 @@ def test_an_outage_of_the_summary_model_is_waited_out(data_dir: Path) -> None:
             assert (listed["session_id"], listed["attempts"] > 0, bool(listed["failure"])) == ("s1", True, True)
             assert "unsummarised" in pipeline.run("dead-letters", "list").stdout
             model.will(openai_server.ok(tokens_in=50, tokens_out=7))
-            deadline = time.monotonic() + 30
-            while pipeline.stats()["memory"]["summarised"] == 0:
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
+            eventually(lambda: pipeline.stats()["memory"]["summarised"])
             stats = pipeline.stats()
             assert (stats["memory"]["unsummarised"], stats["summaries"]["tokens_in"]) == (0, 50)
             assert stats["summaries"]["cost_usd"] == pytest.approx(0.05)
