@@ -3,7 +3,7 @@
 | table `turnstream_windows` | |
 |---|---|
 | `session` | primary key: digest of scope kind, scope id and session id |
-| `scope` | digest of scope kind and id |
+| `scope` | digest of scope kind and id; empty where the record only tells what was forgotten |
 | `record` | the session's record (`record`) |
 | `set_aside` | the last record of the session that could not be read |
 | `written` | when, by the server's clock: only lets records expire |
@@ -48,7 +48,18 @@ CREATE INDEX IF NOT EXISTS turnstream_windows_by_age ON turnstream_windows (writ
 """
 _PUT: Final = """
 INSERT INTO turnstream_windows (session, scope, record) VALUES (%s, %s, %s)
-ON CONFLICT (session) DO UPDATE SET record = excluded.record, written = now()
+ON CONFLICT (session) DO UPDATE SET record = excluded.record, scope = excluded.scope, written = now()
+"""
+_LEAVE_FORGOTTEN: Final = """
+INSERT INTO turnstream_windows (session, scope, record) VALUES (%s, '', %s)
+ON CONFLICT (session) DO UPDATE SET record = excluded.record, scope = '', set_aside = NULL, written = now()
+"""
+_EXPIRE_FORGOTTEN: Final = """
+DELETE FROM turnstream_windows WHERE session IN (
+  SELECT session FROM turnstream_windows
+  WHERE scope = '' AND written < now() - %s * interval '1 millisecond'
+  LIMIT 100 FOR UPDATE SKIP LOCKED
+)
 """
 _EXPIRE: Final = """
 DELETE FROM turnstream_windows WHERE session IN (
@@ -107,9 +118,9 @@ class PostgresWindows:
         def work(cursor: _Cursor) -> None:
             _lock(cursor, key.digest)
             before = _read(cursor, key)
-            after = record.appended(before, exchange, self._limits)
+            after = record.added(before, key.session_id, exchange, self._limits)
             if after != before:
-                cursor.execute(_PUT, (key.digest, key.scope_digest, record.encode(key.session_id, after)))
+                cursor.execute(_PUT, (key.digest, key.scope_digest, record.encode(after)))
             if self._limits.ttl_ms is not None:
                 cursor.execute(_EXPIRE, (self._limits.ttl_ms,))
 
@@ -126,10 +137,10 @@ class PostgresWindows:
         def work(cursor: _Cursor) -> tuple[Kept, ...]:
             raw = _raw(cursor, key.digest)
             try:
-                return record.decode_of(key, raw) if raw is not None else ()
+                return record.decode_of(key, raw).exchanges if raw is not None else ()
             except record.DamagedRecordError:  # look again, with nobody else at it
                 _lock(cursor, key.digest)
-                return _read(cursor, key)
+                return _read(cursor, key).exchanges
 
         return self._run(work)
 
@@ -143,7 +154,8 @@ class PostgresWindows:
 
         def work(cursor: _Cursor) -> None:
             _lock(cursor, key.digest)
-            cursor.execute("DELETE FROM turnstream_windows WHERE session = %s", (key.digest,))
+            cursor.execute(_LEAVE_FORGOTTEN, (key.digest, record.encode(record.FORGOTTEN_SESSION)))
+            cursor.execute(_EXPIRE_FORGOTTEN, (record.FORGOTTEN_FOR_MS,))
 
         self._run(work)
 
@@ -243,11 +255,11 @@ def _raw(cursor: _Cursor, session: bytes) -> bytes | None:
     return None if row is None or row[0] is None else bytes(row[0])
 
 
-def _read(cursor: _Cursor, key: SessionKey) -> tuple[Kept, ...]:
-    """Read a session's window under its lock; what cannot be read is set aside."""
+def _read(cursor: _Cursor, key: SessionKey) -> record.Record:
+    """Read a session's record under its lock; what cannot be read is set aside."""
     raw = _raw(cursor, key.digest)
     if raw is None:
-        return ()
+        return record.Record()
     try:
         return record.decode_of(key, raw)
     except record.DamagedRecordError as error:
@@ -255,27 +267,27 @@ def _read(cursor: _Cursor, key: SessionKey) -> tuple[Kept, ...]:
             "UPDATE turnstream_windows SET set_aside = record, record = NULL WHERE session = %s", (key.digest,)
         )
         record.note_set_aside("postgres", str(error))
-        return ()
+        return record.Record()
 
 
 def _purge(cursor: _Cursor, session: bytes, scope: bytes, is_forgotten: IsForgotten) -> int:
     _lock(cursor, session)
     raw = _raw(cursor, session)
-    n_removed, left = 1, b""
     try:
-        session_id, before = record.decode(raw) if raw is not None else ("", ())
-    except record.DamagedRecordError:
-        pass  # nothing can be forgotten within it
-    else:
-        after = record.remaining(session_id, before, is_forgotten)
-        n_removed = len(before) - len(after)
-        left = record.encode(session_id, after) if after else b""
-    if left:
-        cursor.execute(_PUT, (session, scope, left))
-        cursor.execute("UPDATE turnstream_windows SET set_aside = NULL WHERE session = %s", (session,))
-    else:
+        before = record.decode(raw) if raw is not None else record.Record()
+    except record.DamagedRecordError:  # nothing can be forgotten within it
         cursor.execute("DELETE FROM turnstream_windows WHERE session = %s", (session,))
-    return n_removed
+        return 1
+    after = record.purged(before, is_forgotten)
+    if after.exchanges:
+        cursor.execute(_PUT, (session, scope, record.encode(after)))
+        cursor.execute("UPDATE turnstream_windows SET set_aside = NULL WHERE session = %s", (session,))
+    elif after == record.Record():
+        cursor.execute("DELETE FROM turnstream_windows WHERE session = %s", (session,))
+    else:
+        cursor.execute(_LEAVE_FORGOTTEN, (session, record.encode(after)))
+    cursor.execute(_EXPIRE_FORGOTTEN, (record.FORGOTTEN_FOR_MS,))
+    return len(before.exchanges) - len(after.exchanges)
 
 
 _REFUSED: Final = (

@@ -76,7 +76,9 @@ class Windows(Protocol):
         ...
 
     def append(self, key: SessionKey, exchange: Kept) -> None:
-        """Add an exchange and drop what is beyond the limits; one whose id is there already changes nothing.
+        """Add an exchange and drop what is beyond the limits.
+
+        One whose id is there already, or that was forgotten here, changes nothing.
 
         Raises:
             TransientError: the store does not answer; it may have been added, and may be added again.
@@ -94,7 +96,7 @@ class Windows(Protocol):
         ...
 
     def forget(self, key: SessionKey) -> None:
-        """Remove a session's window.
+        """Remove a session's window; nothing of the session is taken again.
 
         Raises:
             TransientError: the store does not answer; try again.
@@ -104,6 +106,8 @@ class Windows(Protocol):
 
     def purge(self, scope: Scope, is_forgotten: IsForgotten) -> int:
         """Remove a scope's exchanges that were forgotten, and whatever of it cannot be read; gives how many.
+
+        A store that hosts share does not take them again from a host whose ledger still has them.
 
         Raises:
             TransientError: the store does not answer; try again.

@@ -4,7 +4,7 @@
 |---|---|---|
 | `turnstream:window:{<scope>}:<session>` | string | a session's record (`record`), named by digests, in hex |
 | `turnstream:window:{<scope>}:<session>:damaged` | any | the last record of the session that could not be read |
-| `turnstream:windows:{<scope>}` | set | digests of the scope's sessions with a record; it outlives each of them |
+| `turnstream:windows:{<scope>}` | set | digests of the scope's sessions with exchanges; it outlives each of them |
 
 A record is changed by comparing and replacing it in one script, so it is whole after a crash at any moment, and of
 two who change it at once the later starts again from what the first left. Order is by the exchanges' own times; the
@@ -39,8 +39,8 @@ _MOST_TRIES: Final = 1_000
 _REPLACE: Final = """
 local found = redis.call('GET', KEYS[1])
 if (found and redis.sha1hex(found) or '') ~= ARGV[1] then return 0 end
-if ARGV[2] == '' then
-  redis.call('DEL', KEYS[1])
+if ARGV[2] == '' or ARGV[5] ~= '' then
+  if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[5]) end
   if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('SREM', KEYS[2], ARGV[4]) end
 else
   redis.call('SET', KEYS[1], ARGV[2])
@@ -129,8 +129,8 @@ class RedisWindows:
         """
         for _ in range(_MOST_TRIES):
             raw, before = self._read(key)
-            after = record.appended(before, exchange, self._limits)
-            if after == before or self._put(_Place(key.scope_digest, key.digest), raw, key.session_id, after):
+            after = record.added(before, key.session_id, exchange, self._limits)
+            if after == before or self._put(_Place(key.scope_digest, key.digest), raw, after):
                 return
         raise TransientError(f"{self._address}: others change this window all the time; try again")
 
@@ -141,7 +141,7 @@ class RedisWindows:
             TransientError: the server does not answer.
             ConfigError: it refuses us.
         """
-        return self._read(key)[1]
+        return self._read(key)[1].exchanges
 
     def forget(self, key: SessionKey) -> None:
         """Remove a session's window.
@@ -152,7 +152,9 @@ class RedisWindows:
         """
         place = _Place(key.scope_digest, key.digest)
         with self._translated(), self._client.pipeline(transaction=True) as transaction:
-            transaction.delete(place.record, place.damaged)
+            left = record.encode(record.FORGOTTEN_SESSION)
+            transaction.set(place.record, left, px=record.FORGOTTEN_FOR_MS)
+            transaction.delete(place.damaged)
             transaction.srem(place.index, place.session)
             transaction.execute()
 
@@ -179,7 +181,7 @@ class RedisWindows:
             raw: bytes | None = b""
             try:
                 raw = self._get(place)
-                session_id, before = ("", ()) if raw is None else record.decode(raw)
+                before = record.Record() if raw is None else record.decode(raw)
             except record.DamagedRecordError:
                 with self._translated():
                     is_removed = self._remove_damaged(
@@ -188,19 +190,19 @@ class RedisWindows:
                 if is_removed:
                     return 1
                 continue
-            after = record.remaining(session_id, before, is_forgotten)
-            is_as_wanted = bool(after) and after == before
-            if is_as_wanted or self._put(place, raw, session_id, after):
-                return len(before) - len(after)
+            after = record.purged(before, is_forgotten)
+            is_as_wanted = bool(after.exchanges) and after == before
+            if is_as_wanted or self._put(place, raw, after):
+                return len(before.exchanges) - len(after.exchanges)
         raise TransientError(f"{self._address}: others change a window all the time; try again")
 
-    def _read(self, key: SessionKey) -> tuple[bytes | None, tuple[Kept, ...]]:
+    def _read(self, key: SessionKey) -> tuple[bytes | None, record.Record]:
         place = _Place(key.scope_digest, key.digest)
         while True:
             raw: bytes | None = b""
             try:
                 raw = self._get(place)
-                return raw, () if raw is None else record.decode_of(key, raw)
+                return raw, record.Record() if raw is None else record.decode_of(key, raw)
             except record.DamagedRecordError as error:
                 with self._translated():
                     moved = self._set_aside([place.record, place.damaged, place.index], [_sha1(raw), place.session])
@@ -222,12 +224,15 @@ class RedisWindows:
                 raise record.DamagedRecordError("its key is of another type") from error
         return None if found is None else bytes(found)
 
-    def _put(self, place: _Place, seen: bytes | None, session_id: str, exchanges: tuple[Kept, ...]) -> bool:
-        raw = record.encode(session_id, exchanges) if exchanges else b""
+    def _put(self, place: _Place, seen: bytes | None, after: record.Record) -> bool:
+        raw = record.encode(after) if after != record.Record() else b""
         with self._translated():
             done = self._replace(
                 [place.record, place.index, place.damaged],
-                [_sha1(seen), raw, self._limits.ttl_ms or "", place.session],
+                [
+                    *(_sha1(seen), raw, self._limits.ttl_ms or "", place.session),
+                    "" if after.exchanges else record.FORGOTTEN_FOR_MS,
+                ],
             )
         return bool(done)
 

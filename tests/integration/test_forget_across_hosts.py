@@ -1,0 +1,133 @@
+"""What one host forgot leaves the store of windows that hosts share, and no other host brings it back there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.settings import ContextSettings
+from pipeline.stream import connect
+from retrieval import Memory, open_memory
+from retrieval.context.backends.protocol import Kept, SessionKey
+from retrieval.context.backends.redis import RedisWindows
+from tests.window_store import SCOPE, Store
+
+KEY = SessionKey(SCOPE, "s1")
+
+
+@pytest.fixture(params=["redis", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An empty store that hosts share."""
+    server = request.getfixturevalue(f"{request.param}_server")
+    if request.param == "redis":
+        with connect(server.url, timeout_s=5) as client:
+            client.flushall()
+    else:
+        server.ask("DROP TABLE IF EXISTS turnstream_windows")
+    made = Store(request.param, server.url, tmp_path, server)
+    with made.opened:
+        yield made
+
+
+def windows_of(memory: Memory) -> Any:
+    return memory._session_store.windows
+
+
+def objectives(memory: Memory) -> list[str]:
+    return [past.objective for past in memory.session_memory(SCOPE).load("s1").conversation_history]
+
+
+def forget_by_call(_store: Store, host: Memory) -> None:
+    host.session_memory(SCOPE).forget("s1")
+
+
+def forget_by_purge(store: Store, host: Memory) -> None:
+    """As the pipeline does: in the ledger, which does not know of windows; the workers' purge comes later."""
+    alone = open_memory(settings=store.settings("one").model_copy(update={"context": ContextSettings()}))
+    with closing(alone):
+        alone.session_memory(SCOPE).forget("s1")
+    windows_of(host).purge(SCOPE, host.session_memory(SCOPE)._is_forgotten)
+
+
+@pytest.mark.parametrize("forget", [forget_by_call, forget_by_purge])
+def test_what_a_host_forgot_is_not_brought_back_by_one_that_tells_it_again(store: Store, forget: Any) -> None:
+    """A bot that got no answer calls again with the same id, and its own ledger has not forgotten anything."""
+    one, two, three = (store.bot(host) for host in ("one", "two", "three"))
+    one.remember("other", SCOPE, "Which port?", "8080.")
+    two.remember("s1", SCOPE, "zqmarker", "Noted.", entry_id="e-1")
+    assert objectives(three) == ["zqmarker"]
+    forget(store, one)
+    two.remember("s1", SCOPE, "zqmarker", "Noted.", entry_id="e-1")
+    assert objectives(one) == objectives(three) == []
+    assert b"zqmarker" not in store.raw()
+    assert b"s1" not in store.raw()
+    assert objectives(two) == ["zqmarker"], "a ledger is one host's: it forgets for itself"
+
+
+def test_one_exchange_is_forgotten_and_the_rest_of_its_session_goes_on(store: Store) -> None:
+    """And what is said after everything was forgotten is shared again: a user may come back."""
+    now_ms = [1_700_000_000_000]
+    one, two, three = (store.bot(host, lambda: now_ms[0]) for host in ("one", "two", "three"))
+    for n in range(3):
+        two.remember("s1", SCOPE, f"ask {n}", "answer", entry_id=f"e-{n}")
+        now_ms[0] += 1_000
+    assert windows_of(one).purge(SCOPE, lambda _session, kept: kept.entry.entry_id == "e-1") == 1
+    two.remember("s1", SCOPE, "ask 1", "answer", entry_id="e-1")
+    assert objectives(three) == ["ask 0", "ask 2"]
+    assert windows_of(one).purge(SCOPE, lambda *_: True) == 2
+    for n in range(3):
+        two.remember("s1", SCOPE, f"ask {n}", "answer", entry_id=f"e-{n}")
+    assert objectives(three) == []
+    two.remember("s1", SCOPE, "ask 3", "answer", entry_id="e-3")
+    assert objectives(three) == ["ask 3"]
+    assert windows_of(one).purge(SCOPE, lambda *_: False) == 0
+    assert objectives(three) == ["ask 3"]
+
+
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_host_that_looked_before_a_forgetting_writes_nothing_of_it_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking and writing there is time for everything. In PostgreSQL it is one transaction with a lock."""
+    one, two, three = (store.bot(host) for host in ("one", "two", "three"))
+    one.remember("other", SCOPE, "Which port?", "8080.")
+    two.remember("s1", SCOPE, "zqmarker", "Noted.")
+    read = RedisWindows._read
+    looked: list[bytes | None] = []
+
+    def look_then_forget(windows: RedisWindows, key: SessionKey) -> Any:
+        found = read(windows, key)
+        if not looked:
+            looked.append(found[0])
+            one.session_memory(SCOPE).forget("s1")
+        return found
+
+    monkeypatch.setattr(RedisWindows, "_read", look_then_forget)
+    kept: Kept = read(windows_of(two), KEY)[1].exchanges[0]
+    windows_of(two).append(KEY, Kept(kept.entry, ("t-9",)))
+    two.remember("s1", SCOPE, "more", "answer")
+    assert looked
+    assert objectives(three) == []
+    assert b"zqmarker" not in store.raw()
+
+
+def test_what_tells_of_the_forgotten_ends_some_day(store: Store) -> None:
+    """A digest for each session that ever was would fill a server."""
+    one = store.bot("one")
+    one.remember("s1", SCOPE, "ask", "answer")
+    one.session_memory(SCOPE).forget("s1")
+    if store.name == "redis":
+        with connect(store.url or "", timeout_s=5) as client:
+            (key,) = client.keys()
+            assert 0 < client.pttl(key) <= 90 * 86_400_000
+        return
+    server: Any = store.server
+    assert len(server.ask("SELECT 1 FROM turnstream_windows")) == 1
+    server.ask("UPDATE turnstream_windows SET written = now() - interval '91 days'")
+    one.remember("s2", SCOPE, "ask", "answer")
+    one.session_memory(SCOPE).forget("s2")
+    assert len(server.ask("SELECT 1 FROM turnstream_windows")) == 1
