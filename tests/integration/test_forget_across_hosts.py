@@ -115,6 +115,22 @@ def test_a_host_that_looked_before_a_forgetting_writes_nothing_of_it_back(
     assert b"zqmarker" not in store.raw()
 
 
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_a_full_server_forgets_all_the_same(store: Store) -> None:
+    """To forget frees memory; only the note that it was forgotten takes some."""
+    one = store.bot("one")
+    for session_id in ("s1", "s2"):
+        one.remember(session_id, SCOPE, "zqmarker", "Noted.")
+    with connect(store.url or "", timeout_s=5) as client:
+        client.config_set("maxmemory", 1)
+        try:
+            one.session_memory(SCOPE).forget("s1")
+            assert windows_of(one).purge(SCOPE, lambda *_: True) == 1
+        finally:
+            client.config_set("maxmemory", 0)
+    assert b"zqmarker" not in store.raw()
+
+
 def test_what_tells_of_the_forgotten_ends_some_day(store: Store) -> None:
     """A digest for each session that ever was would fill a server."""
     one = store.bot("one")

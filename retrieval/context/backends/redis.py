@@ -40,7 +40,8 @@ _REPLACE: Final = """
 local found = redis.call('GET', KEYS[1])
 if (found and redis.sha1hex(found) or '') ~= ARGV[1] then return 0 end
 if ARGV[2] == '' or ARGV[5] ~= '' then
-  if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[5]) end
+  redis.call('DEL', KEYS[1])
+  if ARGV[2] ~= '' then redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[5]) end
   if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('SREM', KEYS[2], ARGV[4]) end
 else
   redis.call('SET', KEYS[1], ARGV[2])
@@ -57,6 +58,13 @@ else
 end
 return 1
 """
+_FORGET: Final = """
+redis.call('DEL', KEYS[1], KEYS[3])
+redis.call('SREM', KEYS[2], ARGV[1])
+redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1
+"""
+"""A full server must forget all the same; only the note of it may fail there, and is given up."""
 _SET_ASIDE: Final = """
 local is_text = redis.call('TYPE', KEYS[1]).ok == 'string'
 local is_same = is_text and redis.sha1hex(redis.call('GET', KEYS[1])) == ARGV[1]
@@ -107,6 +115,7 @@ class RedisWindows:
                 f"{_SETTING}: an option of it cannot be read; use such as redis://host:6379/0"
             ) from error
         self._replace = self._client.register_script(_REPLACE)
+        self._forget = self._client.register_script(_FORGET)
         self._set_aside = self._client.register_script(_SET_ASIDE)
         self._remove_damaged = self._client.register_script(_REMOVE_DAMAGED)
 
@@ -151,12 +160,9 @@ class RedisWindows:
             ConfigError: it refuses us.
         """
         place = _Place(key.scope_digest, key.digest)
-        with self._translated(), self._client.pipeline(transaction=True) as transaction:
-            left = record.encode(record.FORGOTTEN_SESSION)
-            transaction.set(place.record, left, px=record.FORGOTTEN_FOR_MS)
-            transaction.delete(place.damaged)
-            transaction.srem(place.index, place.session)
-            transaction.execute()
+        left = record.encode(record.FORGOTTEN_SESSION)
+        with self._translated():
+            self._forget([place.record, place.index, place.damaged], [place.session, left, record.FORGOTTEN_FOR_MS])
 
     def purge(self, scope: Scope, is_forgotten: IsForgotten) -> int:
         """Remove a scope's exchanges that were forgotten.
