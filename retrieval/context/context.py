@@ -24,8 +24,7 @@ from retrieval.context.layout import budget, pinned
 from retrieval.context.layout.answer import Context
 from retrieval.context.layout.block import Layout
 from retrieval.context.protocol import Asked, CountTokens, Offer, Strategy
-from retrieval.context.ranking import answering
-from retrieval.context.ranking.relevance import cosines
+from retrieval.context.ranking import answering, relevance
 from retrieval.context.session.archive import SessionEntries
 from retrieval.context.session.session_memory import SessionMemory, SessionStore
 from retrieval.embedded_question import Asked as Embedded
@@ -231,21 +230,20 @@ class ContextWriter:
         if isinstance(question, str):
             notes.append(question)
             return asked
-        compared = replace(asked, objective_vector=question.embedded.vector)
-        by_words, by_meaning = facts.bm25(objective), cosines(compared)
+        embedded = replace(asked, objective_vector=question.embedded.vector)
+        compared = relevance.compared(embedded, facts)
         with self._store.readers.view(scope, model_key) as view:
             if view is None:  # forgotten meanwhile
-                return compared
+                return replace(embedded, compared=compared)
             likely = answering.chances(
                 view,
                 question,
                 asked.entries,
-                by_words,
-                by_meaning,
+                compared,
                 models=self._models,
                 asked_ms=asked.now_ms,
             )
-        return replace(compared, chances=likely)
+        return replace(embedded, compared=replace(compared, chances=likely))
 
     def _from_elsewhere(self, session_id: str, scope: Scope, objective: str, notes: list[str]) -> Offer:
         notes.append("nothing is known of this session: the scope's other sessions were asked")

@@ -19,6 +19,22 @@ from retrieval.context.condensing.condensed import Condensed
 from retrieval.context.condensing.themes import FloatRows
 from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.entry_facts import EntryFacts
+from retrieval.context.entries.words import Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The entries beside an objective, each array ``(n,)``.
+
+    Args:
+        by_words: BM25 as a share of the most that was possible.
+        by_meaning: cosine; 0 where there is no vector.
+        chances: how likely each entry is to answer, in [0, 1]; None: not known. See `answering`.
+    """
+
+    by_words: Scores
+    by_meaning: Scores
+    chances: Scores | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +46,12 @@ class Asked:
         vectors: ``(n, d) float32``, a row per entry, L2-normalised; a row of zeros: not embedded yet.
         objective: what is to be done next; None: not told.
         objective_vector: ``(d,) float32``, L2-normalised; None: no objective, or no model.
-        chances: how likely each entry is to answer, ``(n,) float32`` in [0, 1]; None: not known. See `answering`.
+        compared: the entries with the objective; None: not done yet. See `relevance.compared`.
         now_ms: the time, epoch milliseconds.
         settings: limits and weights.
         max_tokens: of the whole block, for a strategy that says less of each entry where there is little room; None:
             as many as the settings say.
-        facts: of these entries, or of earlier ones; None: not at hand. See `relevance.facts_of`.
+        facts: of these entries, or of earlier ones; None: not at hand. See `facts_of`.
         condensed: what is known in short of the session and its scope; by default made of the entries alone.
     """
 
@@ -46,9 +62,15 @@ class Asked:
     now_ms: int
     settings: ContextSettings
     max_tokens: int | None = None
-    chances: npt.NDArray[np.float32] | None = None
+    compared: Compared | None = None
     facts: EntryFacts | None = None
     condensed: Condensed = field(default_factory=Condensed)
+
+
+def facts_of(asked: Asked) -> EntryFacts:
+    """Give the facts about the entries: those the caller keeps, or made now."""
+    known = asked.facts
+    return known if known is not None and known.entries is asked.entries else EntryFacts(asked.entries, known)
 
 
 def room_of(asked: Asked) -> int:

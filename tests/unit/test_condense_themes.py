@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.records import Scope
-from retrieval.context.condensing.themes import Grouping, KeptGroupings
+from retrieval.context.condensing.themes import Grouping, Groups, KeptGroupings
 from tests.entries import entry
 from tests.fakes import FakeEmbedder
 
@@ -39,4 +39,4 @@ def test_what_is_kept_goes_on_as_what_begins_anew_whatever_was_dropped_meanwhile
     for n in (3, 7, 0, 7, 12):
         for session in ("a", "b", "c"):
             found = kept.groups((SCOPE, session, 4), told[:n], vectors[:n])
-            assert found == (Grouping().groups(told[:n], vectors[:n]) if n else [])
+            assert found == (Grouping().groups(told[:n], vectors[:n]) if n else Groups())

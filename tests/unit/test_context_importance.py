@@ -101,6 +101,9 @@ def test_engagement_counts_follow_ups_by_meaning() -> None:
     facts = EntryFacts([entry("a", "dog"), entry("b", "puppy"), entry("c", "dog!"), entry("d", "car")])
     vectors = np.array([[1, 0], [0.8, 0.6], [1, 0], [0, 1]], np.float32)
     assert facts.n_follow_ups(vectors).tolist()[0] == 1
+    same = np.full_like(vectors, 0.5**0.5)
+    assert facts.n_follow_ups(same).tolist()[0] == 0, "it is of the vectors that are asked about"
+    assert facts.n_follow_ups(vectors[:0]).tolist() == [0, 0, 0, 0]
 
 
 @given(

@@ -47,6 +47,22 @@ def test_a_pinned_entry_is_there_whatever_is_asked(strategy: str, objective: str
             assert [one.is_kept for one in found.trace if one.entry_ids == (entry_id,)] == [True]
 
 
+def test_what_a_strategy_puts_first_is_first_after_what_is_pinned() -> None:
+    """Hierarchical has its best quotation told whole where room is short, another being pinned or not."""
+    entries = talk([5])
+    entries[2] = entry("e2", "What opens the gate?", "The gate opens" + " with the code" * 12 + " 7341-B.", days=58)
+    request = asked(entries, "What opens the gate, whatever the roof tiles?", max_tokens_for_context=256)
+    offer = pinned.first(resolved("hierarchical").offer(request), request)
+    assert [piece.entry_ids for piece in offer.pieces[: offer.n_first]] == [
+        ("e5",),
+        ("e59",),
+        ("e58",),
+        ("e57",),
+        ("e2",),
+    ]
+    assert "7341-B." in budget.fit(offer, 256).block
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_long_pinned_entry_leaves_room_for_another(strategy: str) -> None:
     """Each has its share of the room, and is cut to it where it can be."""

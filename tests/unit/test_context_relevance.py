@@ -13,7 +13,8 @@ from retrieval.context.context import _FactsKept
 from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import identifiers
-from retrieval.context.ranking.relevance import facts_of, relevance
+from retrieval.context.protocol import facts_of
+from retrieval.context.ranking.relevance import relevance
 from retrieval.context.session.archive import SessionEntries
 from tests.entries import asked, entry
 

@@ -92,6 +92,17 @@ def test_a_fact_of_the_fifth_of_a_hundred_is_reached() -> None:
         assert "7341-B" in block(asked(talk(), "What opens the gate?"), room)
 
 
+def test_where_room_is_short_the_best_quotation_is_told_to_its_end() -> None:
+    """Facts and themes have their shares of the room afterwards; the last exchanges are there, in a few words."""
+    entries = [replace(one, conclusion=one.conclusion + " It has been measured twice." * 4) for one in talk()]
+    entries[5] = replace(entries[5], conclusion="The gate opens" + " with the code" * 12 + " 7341-B.")
+    known = Known(*((f"thing {i}", f"value {i}") for i in range(8)))
+    found = block(replace(asked(entries, "What opens the gate? The river?"), condensed=known), 256)
+    assert "7341-B." in found
+    assert [f"- {days} days ago: How" in found for days in (3, 2)] == [True, True]
+    assert "- 1 day ago: How" in found
+
+
 def test_the_last_three_exchanges_are_there_as_they_are() -> None:
     """With an objective that older ones help with, too, where there is room."""
     entries = talk()

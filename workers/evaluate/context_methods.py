@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 
 from retrieval.context.layout.wording import LEAST_TOKENS, exchanges_within
-from retrieval.context.protocol import Asked, Offer, Piece, room_of
-from retrieval.context.ranking.relevance import facts_of
+from retrieval.context.protocol import Asked, Offer, Piece, facts_of, room_of
 
 _FEWEST: Final = 32
 

@@ -11,7 +11,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from pipeline.condense.summaries import Member
 from pipeline.condense.terms import terms
 from pipeline.records import Scope
 from retrieval.context.entries.entry import Entry
+from retrieval.context.entries.words import Numbers
 
 FloatRows = npt.NDArray[np.float32]
 NO_VECTORS: Final[FloatRows] = np.zeros((0, 0), dtype=np.float32)
@@ -62,6 +64,41 @@ class Group:
     digest: bytes
 
 
+@dataclass(frozen=True)
+class Groups(Sequence[Group]):
+    """Groups that no exchange is twice in."""
+
+    all: tuple[Group, ...] = ()
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self.all)
+
+    @overload
+    def __getitem__(self, at: int) -> Group: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Group]: ...
+    def __getitem__(self, at: int | slice) -> Group | Sequence[Group]:
+        """Give one, or some."""
+        return self.all[at]
+
+    @cached_property
+    def places(self) -> Numbers:
+        """The places of all of them, group after group: ``(n,)``."""
+        return np.array([place for group in self.all for place in group.places], np.int64)
+
+    @cached_property
+    def starts(self) -> Numbers:
+        """Where in `places` each one's begin: ``(m,)``."""
+        lengths = np.array([len(group.places) for group in self.all], np.int64)
+        return np.asarray(np.cumsum(lengths) - lengths, np.int64)
+
+    @cached_property
+    def last(self) -> Numbers:
+        """The last place of each: ``(m,)``."""
+        return np.array([group.places[-1] for group in self.all], np.int64)
+
+
 class Grouping:
     """The groups of a session's first exchanges, as many as it was given; for one thread at a time."""
 
@@ -70,8 +107,9 @@ class Grouping:
         self._entries: list[Entry] = []
         self._fingerprint: FloatRows = np.zeros((0, 0), dtype=np.float32)
         self._groups: dict[int, tuple[int, Group]] = {}
+        self._found = Groups()
 
-    def groups(self, entries: Sequence[Entry], vectors: FloatRows, beat: Beat = _unheard) -> list[Group]:
+    def groups(self, entries: Sequence[Entry], vectors: FloatRows, beat: Beat = _unheard) -> Groups:
         """Group exchanges, in the order in which the groups were last spoken of.
 
         Args:
@@ -85,6 +123,8 @@ class Grouping:
         n_known = len(self._entries)
         if not self._is_continued(entries, fingerprint):
             self._clustering, self._groups, n_known = Clustering(vectors.shape[1]), {}, 0
+        elif n_known == len(entries):
+            return self._found
         self._entries = []
         for start in range(n_known, len(entries), _BETWEEN_BEATS):
             beat()
@@ -92,13 +132,14 @@ class Grouping:
             self._clustering.add(vectors[block], [terms("\n".join(entry.texts)) for entry in entries[block]])
         self._entries, self._fingerprint = list(entries), fingerprint
         found = [self._group(number, members) for number, members in self._clustering.members.items()]
-        return sorted(found, key=lambda group: group.places[-1])
+        self._found = Groups(tuple(sorted(found, key=lambda group: group.places[-1])))
+        return self._found
 
     def _is_continued(self, entries: Sequence[Entry], fingerprint: FloatRows) -> bool:
         n_known = len(self._entries)
         if not n_known or len(entries) < n_known or fingerprint.shape[1] != self._fingerprint.shape[1]:
             return False
-        is_same = all(one is other or one == other for one, other in zip(self._entries, entries, strict=False))
+        is_same = self._entries == list(entries[:n_known])  # told by their identity in no time
         return is_same and bool((fingerprint[:n_known] == self._fingerprint).all())
 
     def _group(self, number: int, members: list[int]) -> Group:
@@ -128,14 +169,14 @@ class KeptGroupings:
 
     def groups(
         self, key: tuple[Scope, str, int], entries: Sequence[Entry], vectors: FloatRows, beat: Beat = _unheard
-    ) -> list[Group]:
+    ) -> Groups:
         """Group exchanges, going on from those grouped before under this key."""
         with self._lock:
             kept = self._kept.pop(key, None)
             if kept is not None:
                 self._n_entries -= kept.n_entries
             if not entries:
-                return []
+                return Groups()
             kept = self._kept[key] = kept or _Kept()
             kept.n_entries = len(entries)
             self._n_entries += kept.n_entries

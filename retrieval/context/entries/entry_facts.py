@@ -18,19 +18,15 @@ import numpy.typing as npt
 from pipeline.ledger import words
 from pipeline.ledger.reads import Vectors
 from retrieval.context.entries.entry import Entry, Outcome
+from retrieval.context.entries.vector_facts import FOLLOWING, VectorFacts
 from retrieval.context.entries.words import Identifiers, Numbers, ReadEntry, Scores, WordIndex, terms
 from retrieval.fused.asking import stop_stems
 from retrieval.fused.lexical import K1, B, idf
 
-FOLLOWING: Final = 3
-"""Entries after one in which a follow-up is looked for. Source: the table of strategy `importance`."""
 _SUCCESS: Final = {Outcome.DONE: 1.0, Outcome.UNKNOWN: 0.5, Outcome.FAILED: 0.2}
 _MOST_HOLDERS: Final = 0.05
 _LEAST_HOLDERS: Final = 6
 """An identifier in more entries than either allows is an everyday word of the session."""
-_FOLLOWS_COSINE: Final = 0.5
-_SAME_COSINE: Final = 0.98
-"""An entry this near says the same again, which is no follow-up."""
 _MAY_CHANGE: Final = 8
 """Of the last entries, as they are answered; sorted in with all others, they would have all sorted anew."""
 _TERM_BYTES: Final = 300
@@ -63,7 +59,7 @@ class EntryFacts:
         self._followed_before = _NOTHING_FOLLOWED
         if known and "followed" in known.__dict__:
             self._followed_before = known.followed[: max(0, n_known - FOLLOWING)]
-        self._follow_ups: tuple[Vectors, Numbers] | None = None
+        self._beside: VectorFacts | None = None
         self._tail = WordIndex(self.read[self.index.n :], first=self.index.n)
 
     def is_about(self, entries: Sequence[Entry]) -> bool:
@@ -107,21 +103,16 @@ class EntryFacts:
                 followed[place, step] = is_named or later.follows(one)
         return followed
 
-    def n_follow_ups(self, vectors: Vectors) -> Numbers:
-        """Count, of the three entries after each, those that follow it up by words, by naming it, or by meaning.
+    def beside(self, vectors: Vectors) -> VectorFacts:
+        """Give the facts about these entries' vectors; kept as long as the same ones are asked about."""
+        known = self._beside
+        if known is None or known.vectors is not vectors:
+            known = self._beside = VectorFacts(vectors, len(self.read))
+        return known
 
-        Args:
-            vectors: ``(n, d) float32``, L2-normalised; kept as long as the same ones are asked about.
-        """
-        known = self._follow_ups
-        if known is None or known[0] is not vectors:
-            follows = self.followed.copy()
-            n = len(follows)
-            for step in range(1, min(FOLLOWING, n - 1) + 1) if len(vectors) == n else ():
-                near = np.einsum("ij,ij->i", vectors[:-step], vectors[step:])
-                follows[: n - step, step - 1] |= (near >= _FOLLOWS_COSINE) & (near < _SAME_COSINE)
-            known = self._follow_ups = vectors, np.asarray(follows.sum(axis=1), np.int64)
-        return known[1]
+    def n_follow_ups(self, vectors: Vectors) -> Numbers:
+        """Count, of the three entries after each, those that follow it up by words, by naming it, or by meaning."""
+        return np.asarray((self.followed | self.beside(vectors).followed).sum(axis=1), np.int64)
 
     def word_rows(self, places: Numbers) -> Scores:
         """Give rows by which the words of some entries can be compared: ``(m, v), rows L2-normalised``."""

@@ -129,7 +129,9 @@ def terms(text: str) -> list[str]:
 
 def identifiers(text: str) -> set[str]:
     """Find what names one thing: paths, addresses, ticket numbers, names in code, long numbers."""
-    found = (match.rstrip(".:/-#@") for match in _LOOKS_LIKE_ONE.findall(text[:_MAX_CHARS]))
+    listed = _LOOKS_LIKE_ONE.findall(text[:_MAX_CHARS])
+    unusual = (one for one in listed if not (one.isalpha() and one[1:].islower()))  # most words are plain
+    found = (one.rstrip(".:/-#@") for one in unusual)
     return {one.lower() for one in found if len(one) >= _LEAST_IDENTIFIER and _IDENTIFIER.search(one)}
 
 

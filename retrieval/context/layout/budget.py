@@ -92,6 +92,7 @@ class _Filling:
         self._count = count
         self._taken: dict[int, tuple[int, str]] = {}
         """By piece: which of its texts, 0 for the longest, and that text as an item."""
+        self._items: dict[str, tuple[str, int]] = {}
         self.n_empty = count(layout.around(""))
         self.text = ""
         self.n_tokens = 0
@@ -100,9 +101,13 @@ class _Filling:
         """Take the longest text of a piece with which the block stays within a cap."""
         rank_taken, item_taken = self._taken.get(place, (1 + len(piece.shorter), ""))
         n_freed = self._count(item_taken) if item_taken else 0
-        for rank, text in enumerate((piece.text, *piece.shorter)[:rank_taken]):
-            written = item(text)
-            if not written or self._count(written) > cap - self.n_tokens + n_freed + _SLACK_TOKENS:
+        room = cap - self.n_tokens + n_freed + _SLACK_TOKENS
+        texts = (piece.text, *piece.shorter)[:rank_taken]
+        if not texts or self._item(texts[-1])[1] > room:  # then the longer ones are as well
+            return place in self._taken
+        for rank, text in enumerate(texts):
+            written, n_tokens = self._item(text)
+            if not written or n_tokens > room:
                 continue
             candidate = self._laid_out({**self._taken, place: (rank, written)})
             if (n_tokens := self._count(candidate)) <= cap:
@@ -110,6 +115,13 @@ class _Filling:
                 self.text, self.n_tokens = candidate, n_tokens
                 return True
         return place in self._taken
+
+    def _item(self, text: str) -> tuple[str, int]:
+        """Write a text as an item, and count its tokens; once, as sections and then all pieces are gone through."""
+        if text not in self._items:
+            written = item(text)
+            self._items[text] = written, self._count(written)
+        return self._items[text]
 
     def decision(self, place: int, piece: Piece) -> Decision:
         """Say what became of a piece."""

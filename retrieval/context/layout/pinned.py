@@ -7,8 +7,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final, overload
 
+import numpy as np
+
 from retrieval.context.layout.wording import exchanges_within
-from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.protocol import Asked, Decision, Offer, Piece, facts_of, room_of
 
 PINNED: Final = "Pinned"
 """The heading of what the strategy left out, where an offer has headings."""
@@ -16,20 +18,22 @@ PINNED: Final = "Pinned"
 
 def first(offer: Offer, asked: Asked) -> Offer:
     """Move the pieces of pinned entries to the front of an offer; the entries it does not quote are added."""
-    places = {entry.entry_id: place for place, entry in enumerate(asked.entries) if entry.is_pinned}
+    places = _places(asked)
     if not places:
         return offer
     quoted: dict[str, Piece] = {}
     others: list[Piece] = []
-    for piece in offer.pieces:
+    n_first = 0
+    for number, piece in enumerate(offer.pieces):
         entry_id = piece.entry_ids[0] if len(piece.entry_ids) == 1 else ""
         if entry_id in places and entry_id not in quoted:
             quoted[entry_id] = _shortened_further(piece, asked, places[entry_id])
         else:
             others.append(piece)
+            n_first += number < offer.n_first
     missing = [entry_id for entry_id in reversed(places) if entry_id not in quoted]
     if not missing:
-        return replace(offer, pieces=[*quoted.values(), *others], n_first=len(quoted))
+        return replace(offer, pieces=[*quoted.values(), *others], n_first=len(quoted) + n_first)
     section = offer.sections[0] if list(offer.sections) == [""] else PINNED
     added = [_piece(asked, places[entry_id], section) for entry_id in missing]
     return replace(
@@ -37,8 +41,15 @@ def first(offer: Offer, asked: Asked) -> Offer:
         pieces=[*quoted.values(), *added, *others],
         left=_Without(offer.left, frozenset(missing)),
         sections=offer.sections if section in offer.sections else (section, *offer.sections),
-        n_first=len(places),
+        n_first=len(places) + n_first,
     )
+
+
+def _places(asked: Asked) -> dict[str, int]:
+    entries = asked.entries
+    if asked.facts is None:  # nobody needed them, and making them takes longer than looking
+        return {entry.entry_id: place for place, entry in enumerate(entries) if entry.is_pinned}
+    return {entries[place].entry_id: place for place in np.flatnonzero(facts_of(asked).is_pinned).tolist()}
 
 
 def _shortened_further(piece: Piece, asked: Asked, place: int) -> Piece:

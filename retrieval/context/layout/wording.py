@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from retrieval.context.entries.entry import Entry, Outcome
 from retrieval.context.layout.ages import age
@@ -59,14 +60,14 @@ class _Clean:
     def __init__(self, entry: Entry, now_ms: int) -> None:
         self._age = age(entry.time_ms, now_ms)
         self._label = "Failed" if entry.outcome is Outcome.FAILED else "Result"
-        self._objective = cleaned(entry.objective)
-        self._result = cleaned(entry.conclusion)
+        self._objective = _Text(cleaned(entry.objective))
+        self._result = _Text(cleaned(entry.conclusion))
         self._findings = [" ".join(cleaned(text).split()) for text in entry.key_results]
 
     def written(self, objective: int | None, result: int | None, findings: int | None) -> str:
         """Write it with so many characters, and key results."""
-        lines = [f"{self._age}: {_within(self._objective, objective)}"]
-        if text := _within(self._result, result):
+        lines = [f"{self._age}: {self._objective.within(objective)}"]
+        if text := self._result.within(result):
             lines.append(f"{self._label}: {text}")
         if kept := self._findings[:findings]:
             lines.append(f"Key results: {'; '.join(kept)}")
@@ -82,7 +83,18 @@ class _Clean:
             )
 
 
-def _within(text: str, max_chars: int | None) -> str:
-    if max_chars is not None and max_chars <= _ON_ONE_LINE:
-        return cut(" ".join(text[: 8 * _ON_ONE_LINE].split()), max_chars)
-    return (text if max_chars is None else cut(text, max_chars)).replace("\n", "\n  ")
+class _Text:
+    """A text, harmless, that is written at several lengths."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _on_one_line(self) -> str:
+        return " ".join(self._text[: 8 * _ON_ONE_LINE].split())
+
+    def within(self, max_chars: int | None) -> str:
+        """Write it with so many characters."""
+        if max_chars is not None and max_chars <= _ON_ONE_LINE:
+            return cut(self._on_one_line, max_chars)
+        return (self._text if max_chars is None else cut(self._text, max_chars)).replace("\n", "\n  ")

@@ -15,6 +15,7 @@ import numpy as np
 from retrieval import passage_chances, passage_search
 from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.words import Scores
+from retrieval.context.protocol import Compared
 from retrieval.embedded_question import Asked
 from retrieval.fused.model import Models
 from retrieval.passage_search import Sought
@@ -29,8 +30,7 @@ def chances(
     view: View,
     asked: Asked,
     entries: Sequence[Entry],
-    by_words: Scores,
-    by_meaning: Scores,
+    compared: Compared,
     *,
     models: Models,
     asked_ms: int,
@@ -41,15 +41,14 @@ def chances(
         view: the scope.
         asked: the objective.
         entries: the session's.
-        by_words: how much each shares with the objective's words, ``(n,)``.
-        by_meaning: how near its meaning each is, ``(n,)``.
+        compared: with the objective.
         models: those of profile `fused`.
         asked_ms: when it is asked.
 
     Raises:
         ShardError: the ledger is damaged.
     """
-    places = sorted({*_best(by_words), *_best(by_meaning)})
+    places = sorted({*_best(compared.by_words), *_best(compared.by_meaning)})
     offsets = [offset for place in places for offset in entries[place].turn_offsets]
     if not offsets:
         return None

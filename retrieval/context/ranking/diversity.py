@@ -15,37 +15,36 @@ import numpy as np
 from retrieval.context.condensing.themes import FloatRows
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import Numbers, Scores
-from retrieval.context.tokens import BYTES_PER_TOKEN
+from retrieval.context.ranking import lengths
 
 _SCORE: Final = 0.7
 _NOVELTY: Final = 0.3
-_TOKENS_AROUND: Final = 12
 
 
 def in_order(
     places: Sequence[int], scores: Scores, facts: EntryFacts, vectors: FloatRows, room: int
 ) -> tuple[list[int], Scores]:
-    """Order entries by what each adds to those before it, for its length, until the room is filled twice.
+    """Order entries by what each adds to those before it, for its length, while there may be room for more.
 
     Args:
         places: the entries.
         scores: of all entries, ``(n,)``.
         facts: about all entries.
         vectors: of all entries, ``(n, d)``; the words are compared where one of these has none.
-        room: tokens; of the entries that fill a second room some may do where longer ones do not fit.
+        room: tokens.
 
     Returns:
         The places taken, and for each how much it is like one before it, in [0, 1].
     """
     chosen = np.asarray(places, np.int64)
     alike = _likeness(chosen, facts, vectors)
-    costs = _TOKENS_AROUND + facts.n_bytes[chosen].clip(max=BYTES_PER_TOKEN * room) / BYTES_PER_TOKEN
+    costs = lengths.n_tokens(places, facts, room)
     roots = np.sqrt(costs)
     nearest = np.zeros(len(chosen), np.float32)
     is_left = np.ones(len(chosen), np.bool_)
     order: list[int] = []
     filled = 0.0
-    while is_left.any() and filled < 2 * room:
+    while is_left.any() and filled < lengths.ROOMS * room:
         gain = _SCORE * scores[chosen] - _NOVELTY * nearest
         worth = np.where(gain > 0, gain / roots, gain * roots)
         best = int(np.argmax(np.where(is_left, worth, -np.inf)))

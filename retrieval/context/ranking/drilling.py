@@ -11,10 +11,11 @@ from typing import Final
 import numpy as np
 
 from retrieval.context import tokens
-from retrieval.context.condensing.themes import Group
+from retrieval.context.condensing.themes import Group, Groups
 from retrieval.context.entries.words import Scores
-from retrieval.context.layout.wording import LEAST_TOKENS, exchanges_within
-from retrieval.context.protocol import Asked, Piece, room_of
+from retrieval.context.layout.wording import exchanges_within
+from retrieval.context.protocol import Asked, Piece, facts_of, room_of
+from retrieval.context.ranking import lengths
 from retrieval.context.ranking.relevance import relevance
 
 LEFT: Final = "its theme comes after those that there may be room for"
@@ -30,32 +31,39 @@ def scores(asked: Asked) -> Scores:
     return np.where(found.is_relevant, found.scores, 0).astype(np.float32)
 
 
-def ranked(groups: Sequence[Group], relevant: Scores, room: float) -> list[tuple[float, Group]]:
+def ranked(groups: Groups, relevant: Scores, room: float) -> list[tuple[float, Group]]:
     """Rank groups: by their most relevant exchange, and a little by how late they were spoken of.
 
     Args:
         groups: all of them.
         relevant: scores of the session's exchanges.
-        room: tokens that there may be for themes: no more of them are given than could fit.
+        room: tokens that there may be for themes: few more of them are given than could fit.
     """
     if not groups:
         return []
-    places = np.fromiter((place for group in groups for place in group.places), dtype=np.int64)
-    lengths = np.array([len(group.places) for group in groups])
-    starts = np.cumsum(lengths) - lengths
-    best = np.maximum.reduceat(relevant[places], starts)
-    last = np.array([group.places[-1] for group in groups])
-    scored = best + _RECENT_SHARE * (last + 1) / len(relevant)
-    order = np.lexsort((last, -scored))[: _FEWEST_THEMES + max(0, int(room // _THEME_TOKENS))]
+    best = np.maximum.reduceat(relevant[groups.places], groups.starts)
+    scored = best + _RECENT_SHARE * (groups.last + 1) / len(relevant)
+    order = np.lexsort((groups.last, -scored))[: _FEWEST_THEMES + n_themes(room)]
     return [(float(scored[at]), groups[at]) for at in order.tolist()]
+
+
+def n_themes(room: float) -> int:
+    """Count the themes that so many tokens may have room for, each with its summary; for others a line has to do."""
+    return max(0, int(room // _THEME_TOKENS))
+
+
+def summaries(asked: Asked, ranked: Sequence[tuple[float, Group]]) -> dict[Group, str]:
+    """Summarise those of some groups that have more than one exchange."""
+    many = [group for _, group in ranked if len(group.places) > 1]
+    return dict(zip(many, asked.condensed.summaries(many, asked.entries), strict=True))
 
 
 def quoted(asked: Asked, places: Sequence[int], relevant: Scores, section: str) -> Iterator[Piece]:
     """Offer the relevant ones of some exchanges as they are, the most relevant first, while there may be room."""
-    most = min(_MOST_QUOTED, room_of(asked) // LEAST_TOKENS + 1)
     wanted = np.asarray(places, dtype=np.int64)
     wanted = wanted[relevant[wanted] > 0]
-    for place in wanted[np.lexsort((-wanted, -relevant[wanted]))][:most].tolist():
+    best_first = wanted[np.lexsort((-wanted, -relevant[wanted]))][:_MOST_QUOTED].tolist()
+    for place in best_first[: lengths.n_that_fill(best_first, facts_of(asked), room_of(asked))]:
         entry = asked.entries[place]
         text, *shorter = exchanges_within(entry, asked.now_ms, room_of(asked))
         yield Piece(

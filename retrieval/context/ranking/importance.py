@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.settings import ImportanceFactors
-from retrieval.context.entries.entry_facts import FOLLOWING, EntryFacts
+from retrieval.context.entries.entry_facts import EntryFacts
+from retrieval.context.entries.vector_facts import FOLLOWING
 from retrieval.context.entries.words import Scores
 from retrieval.context.protocol import Asked
 from retrieval.context.ranking.relevance import relevance

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import Scores
-from retrieval.context.protocol import Asked
+from retrieval.context.protocol import Asked, Compared, facts_of
 
 LEAST_COSINE: Final = 0.3
 """Below it two texts are about different things."""
@@ -55,35 +55,33 @@ class Relevance:
         return bool(self.is_relevant.any())
 
 
-def facts_of(asked: Asked) -> EntryFacts:
-    """Give the facts about the entries: those the caller keeps, or made now."""
-    known = asked.facts
-    return known if known is not None and known.entries is asked.entries else EntryFacts(asked.entries, known)
-
-
 def relevance(asked: Asked, facts: EntryFacts | None = None) -> Relevance:
     """Score the entries; without an objective every score is 0."""
     n = len(asked.entries)
     nothing = np.zeros(n, np.float32)
     if asked.objective is None or not n:
         return Relevance(nothing, nothing, nothing, nothing.astype(np.bool_))
-    by_words = (facts or facts_of(asked)).bm25(asked.objective)
-    by_meaning = cosines(asked)
+    known = asked.compared or compared(asked, facts or facts_of(asked))
+    by_words, by_meaning, chances = known.by_words, known.by_meaning, known.chances
     # Where meaning cannot speak against it, one telling word in common is enough.
     least_words = np.where(by_meaning != 0, _LEAST_WORDS, np.float32(1e-6))
     is_relevant = (by_words >= least_words) | (by_meaning >= LEAST_COSINE)
-    if asked.chances is not None and len(asked.chances) == n:
-        is_relevant |= asked.chances >= _LEAST_CHANCE
+    if chances is not None:
+        is_relevant |= chances >= _LEAST_CHANCE
     words, meaning = _as_share(by_words), _as_share(by_meaning)
     scores = words + meaning if not meaning.any() or not words.any() else _WORDS * words + (1 - _WORDS) * meaning
-    if asked.chances is not None and len(asked.chances) == n:
-        scores = _LIKELY * _as_share(asked.chances**_ROOT) + (1 - _LIKELY) * scores
+    if chances is not None:
+        scores = _LIKELY * _as_share(chances**_ROOT) + (1 - _LIKELY) * scores
     scores = np.asarray(scores, np.float32)
     return Relevance(scores, by_words, by_meaning, is_relevant)
 
 
-def cosines(asked: Asked) -> Scores:
-    """Compare the entries with the objective: ``(n,)``; 0 without vectors."""
+def compared(asked: Asked, facts: EntryFacts) -> Compared:
+    """Compare the entries with the objective, by words and by meaning; by nothing where there is none."""
+    return Compared(facts.bm25(asked.objective or ""), _cosines(asked))
+
+
+def _cosines(asked: Asked) -> Scores:
     if asked.objective_vector is None or asked.vectors.shape != (len(asked.entries), len(asked.objective_vector)):
         return np.zeros(len(asked.entries), np.float32)
     return np.asarray(asked.vectors @ asked.objective_vector, np.float32)
@@ -91,10 +89,10 @@ def cosines(asked: Asked) -> Scores:
 
 def is_on_last_topic(asked: Asked, facts: EntryFacts) -> npt.NDArray[np.bool_]:
     """Tell which entries are in the cluster of the last one: those near enough to join it as their leader."""
+    near = facts.beside(asked.vectors).cosines_with_last
+    if near is not None:
+        return np.asarray(near >= SAME_TOPIC, np.bool_)
     n = len(asked.entries)
-    last = asked.vectors[-1] if n and len(asked.vectors) == n else np.zeros(0, np.float32)
-    if last.any():
-        return np.asarray(asked.vectors @ last >= SAME_TOPIC, np.bool_)
     return facts.shared_words(n - 1) >= _SAME_TOPIC_BY_WORDS if n else np.zeros(0, np.bool_)
 
 

@@ -33,8 +33,8 @@ from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.words import Scores
 from retrieval.context.layout import wording
 from retrieval.context.layout.answer import Decisions
-from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
-from retrieval.context.ranking.relevance import Relevance, facts_of, relevance
+from retrieval.context.protocol import Asked, Decision, Offer, Piece, facts_of, room_of
+from retrieval.context.ranking.relevance import Relevance, relevance
 
 _AROUND_BYTES: Final = 60
 """What an entry costs beside its own words: its age, labels, marks, line ends."""

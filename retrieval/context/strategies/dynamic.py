@@ -12,9 +12,9 @@ from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import Scores
 from retrieval.context.layout.answer import Decisions
 from retrieval.context.layout.wording import LEAST_TOKENS, exchanges_within
-from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.protocol import Asked, Decision, Offer, Piece, facts_of, room_of
 from retrieval.context.ranking import diversity
-from retrieval.context.ranking.relevance import Relevance, facts_of, is_on_last_topic, relevance
+from retrieval.context.ranking.relevance import Relevance, is_on_last_topic, relevance
 
 _RELEVANCE: Final = 0.55
 _TOPIC: Final = 0.15
@@ -47,7 +47,9 @@ class Dynamic:
         tried, repeats = scored.candidates(room_of(asked))
         order, likeness = diversity.in_order(tried, scored.scores, scored.facts, asked.vectors, room_of(asked))
         pieces = [scored.piece(asked, place, float(alike)) for place, alike in zip(order, likeness, strict=True)]
-        left = np.setdiff1d(np.arange(len(asked.entries)), np.array(order, np.int64))
+        is_left = np.ones(len(asked.entries), np.bool_)
+        is_left[order] = False
+        left = np.flatnonzero(is_left)
         return Offer(pieces=pieces, left=Decisions(len(left), lambda i: scored.left(asked, int(left[i]), repeats)))
 
 
@@ -154,12 +156,12 @@ def _is_useful(asked: Asked, facts: EntryFacts, found: Relevance) -> npt.NDArray
     if not found.is_any_relevant:
         return is_last
     has_something = (found.by_words > 0) | (found.by_meaning > _FAINT_COSINE)
-    return np.asarray(has_something | is_last | facts.is_pinned | _is_unread(asked), np.bool_)
+    return np.asarray(has_something | is_last | facts.is_pinned | _is_unread(asked, facts), np.bool_)
 
 
-def _is_unread(asked: Asked) -> npt.NDArray[np.bool_]:
+def _is_unread(asked: Asked, facts: EntryFacts) -> npt.NDArray[np.bool_]:
     """Tell which entries are not embedded yet where others are: nothing speaks against them."""
     n = len(asked.entries)
     if asked.objective_vector is None or len(asked.vectors) != n:
         return np.zeros(n, np.bool_)
-    return np.asarray(~asked.vectors.any(axis=1), np.bool_)
+    return ~facts.beside(asked.vectors).is_embedded

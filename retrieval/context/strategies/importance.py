@@ -12,10 +12,10 @@ import numpy as np
 from retrieval.context import tokens
 from retrieval.context.entries.words import Scores
 from retrieval.context.layout.answer import Decisions
-from retrieval.context.layout.wording import LEAST_TOKENS, exchanges_within
-from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
+from retrieval.context.layout.wording import exchanges_within
+from retrieval.context.protocol import Asked, Decision, Offer, Piece, facts_of, room_of
+from retrieval.context.ranking import lengths
 from retrieval.context.ranking.importance import Parts, parts, weighed
-from retrieval.context.ranking.relevance import facts_of
 
 ALWAYS: Final = 3
 """Exchanges that are kept whatever they score. Source: the table of strategy `importance`."""
@@ -40,7 +40,7 @@ class Importance:
         n = len(asked.entries)
         by_score = np.lexsort((-np.arange(n), -scores))
         ordered = [*range(n - 1, max(-1, n - 1 - ALWAYS), -1), *by_score[by_score < n - ALWAYS].tolist()]
-        n_tried = ALWAYS + room_of(asked) // LEAST_TOKENS
+        n_tried = ALWAYS + lengths.n_that_fill(ordered[ALWAYS:], facts, room_of(asked))
         tried, left = ordered[:n_tried], ordered[n_tried:]
         return Offer(
             pieces=[_piece(asked, place, found, scores) for place in tried],

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from retrieval.context.condensing.themes import SEMANTIC_VERBATIM, Group
 from retrieval.context.condensing.tiers import period
 from retrieval.context.entries.words import Scores
@@ -37,14 +39,16 @@ class Semantic:
         latest = [_latest(asked, place, relevant) for place in range(n - 1, first_verbatim - 1, -1)]
         quoted = list(drilling.quoted(asked, range(first_verbatim), relevant, QUOTED))
         n_first = drilling.within(quoted, _QUOTED_SHARE * room_of(asked)) if quoted else 0
-        ranked = drilling.ranked(groups, relevant, room_of(asked) - drilling.n_tokens([*latest, *quoted[:n_first]]))
-        themes = _themes(asked, ranked, n_verbatim=n - first_verbatim)
-        shown = {place for _, group in ranked for place in group.places}
-        left = [place for group in groups for place in group.places if place not in shown]
+        room = room_of(asked) - drilling.n_tokens([*latest, *quoted[:n_first]])
+        ranked = drilling.ranked(groups, relevant, room)
+        themes = _themes(asked, ranked, n_summarised=drilling.n_themes(room), n_verbatim=n - first_verbatim)
+        is_left = np.arange(n) < first_verbatim
+        is_left[[place for _, group in ranked for place in group.places]] = False
+        left = np.flatnonzero(is_left)
         return Offer(
             pieces=[*quoted[:n_first], *latest, *themes, *quoted[n_first:]],
             sections=(THEMES, QUOTED, LATEST),
-            left=Decisions(len(left), lambda at: _left(asked, left[at], relevant)),
+            left=Decisions(len(left), lambda at: _left(asked, int(left[at]), relevant)),
         )
 
 
@@ -62,9 +66,10 @@ def _latest(asked: Asked, place: int, relevant: Scores) -> Piece:
     )
 
 
-def _themes(asked: Asked, ranked: Sequence[tuple[float, Group]], *, n_verbatim: int) -> list[Piece]:
-    summaries = asked.condensed.summaries([group for _, group in ranked if len(group.places) > 1], asked.entries)
-    told = iter(summaries)
+def _themes(
+    asked: Asked, ranked: Sequence[tuple[float, Group]], *, n_summarised: int, n_verbatim: int
+) -> list[Piece]:
+    summaries = drilling.summaries(asked, ranked[:n_summarised])
     pieces = []
     for score, group in ranked:
         entries = [asked.entries[place] for place in group.places]
@@ -72,7 +77,7 @@ def _themes(asked: Asked, ranked: Sequence[tuple[float, Group]], *, n_verbatim: 
         if len(entries) == 1:  # there is nothing to summarise
             text, *shorter = exchanges_within(entries[0], asked.now_ms, room_of(asked))
         else:
-            summary = next(told)
+            summary = summaries.get(group, "")
             text, shorter = (f"{head}: {' '.join(summary.split())}", [head]) if summary else (head, [])
         pieces.append(
             Piece(
