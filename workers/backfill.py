@@ -1,7 +1,8 @@
 """Backfill: a transcript file becomes events in the stream, resumable and idempotent.
 
 After a kill the file is taken up at the last position noted in ``<data_dir>/backfill/``; what was published twice has
-the same event ids, so it is applied once. The publisher's back-pressure slows reading down to the speed of ingest.
+the same event ids, so it is applied once. What was malformed is noted with the position, so that the run that ends
+the file names all of it. The publisher's back-pressure slows reading down to the speed of ingest.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _MALFORMED_KEPT = 1_000
 
 @dataclass(slots=True)
 class Report:
-    """What became of a file so far."""
+    """What became of a file so far; what was malformed before it was taken up counts too, and is named."""
 
     n_published: int = 0
     n_malformed: int = 0
     resumed_at: int = 0
-    malformed: list[Malformed] = field(default_factory=list)
+    malformed: list[str] = field(default_factory=list)
 
 
 class Backfill:
@@ -65,12 +66,11 @@ class Backfill:
         if not path.is_file() and not (path.is_dir() and form in FOLDERS):
             raise ConfigError(f"{path} is no file that can be read")
         note = _Note(self._folder, path, form, scope)
-        start = 0 if restart else note.read()
-        report = Report(resumed_at=start)
-        items = reader(form)(path, scope, start=start)
+        report = Report() if restart else note.read()
+        items = reader(form)(path, scope, start=report.resumed_at)
         while some := list(islice(items, _SLICE_EVENTS)):
             self._publisher.publish_events(item.event for item in _events_of(some, report))
-            note.write(some[-1].position)
+            note.write(some[-1].position, report)
             on_progress(report.n_published, some[-1].position)
         note.remove()
         return report
@@ -82,13 +82,16 @@ def _events_of(items: list[Imported | Malformed], report: Report) -> Iterator[Im
             report.n_published += 1
             yield item
             continue
+        named = str(item)
+        if item.position == report.resumed_at and named in report.malformed:
+            continue  # the value at which the earlier run ended is read again
         report.n_malformed += 1
         if len(report.malformed) < _MALFORMED_KEPT:
-            report.malformed.append(item)
+            report.malformed.append(named)
 
 
 class _Note:
-    """The position up to which one file has been published; for this content only."""
+    """How far one file has been published, and what of it was malformed; for this content only."""
 
     def __init__(self, folder: Path, path: Path, form: str, scope: Scope | None) -> None:
         make_private_folder(folder)
@@ -97,17 +100,20 @@ class _Note:
         self._identity = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
         self._path = folder / f"{hashlib.blake2b(key, digest_size=16).hexdigest()}.json"
 
-    def read(self) -> int:
+    def read(self) -> Report:
         try:
             noted = json.loads(self._path.read_bytes())
-            return int(noted["position"]) if noted["identity"] == self._identity else 0
+            if noted["identity"] == self._identity:
+                return Report(0, int(noted["n_malformed"]), int(noted["position"]), list(noted["malformed"]))
         except (OSError, ValueError, KeyError, TypeError):
-            return 0  # from the start: everything is idempotent
+            pass
+        return Report()  # from the start: everything is idempotent
 
-    def write(self, position: int) -> None:
+    def write(self, position: int, report: Report) -> None:
         draft = self._path.with_suffix(".tmp")
         draft.touch(mode=0o600)
-        draft.write_text(json.dumps({"identity": self._identity, "position": position}))
+        noted = {"position": position, "n_malformed": report.n_malformed, "malformed": report.malformed}
+        draft.write_text(json.dumps({"identity": self._identity, **noted}))
         draft.replace(self._path)
 
     def remove(self) -> None:

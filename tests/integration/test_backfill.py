@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import contract
+from pipeline.records import Scope, Turn
+from pipeline.stream import connect
+from tests.commands import CommandLine
+from tests.conftest import StartServer
 from tests.running import RunningPipeline
 
 N_SESSIONS, N_MESSAGES = 1_500, 4
@@ -74,3 +79,21 @@ def test_ingest_that_falls_behind_slows_the_backfill_down(data_dir: Path, transc
         assert pipeline.stats()["stream"]["length"] < 3_000
     finally:
         pipeline.stop()
+
+
+def test_backfill_and_publish_tell_alike_of_what_is_malformed(
+    start_server: StartServer, turnstream: CommandLine, data_dir: Path, tmp_path: Path
+) -> None:
+    """A script reads the exit code; the person after it wants the line named, and the others published."""
+    said = Turn(scope=Scope("user", "ann"), session_id="s1", role="user", content="Where is the lid?", timestamp=1)
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(contract.encode(said) + b"\n{broken\n")
+    server = start_server("valkey")
+    where = (str(file), "--data-dir", str(data_dir), "--redis-url", server.url)
+    for verb in (["publish"], ["backfill", "--format", "events"]):
+        told, as_json = turnstream(*verb, *where), turnstream(*verb, *where, "--json")
+        assert (told.code, as_json.code) == (1, 1), verb
+        assert "line 2" in told.err
+        assert "line 2" in as_json.out
+    with connect(server.url, timeout_s=5) as client:
+        assert client.xlen("turnstream:turns") == 4

@@ -1,7 +1,8 @@
 """What every verb shares: its options, its settings, and what an error means to the shell.
 
-Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed (of `doctor`: work does
-not get on; of `publish`: a line was refused), 2 usage or configuration, 3 a server does not answer, 4 damaged.
+Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed (of `doctor`: work does not get on; of
+`publish` and `backfill`: something was malformed, all else is published), 2 usage or configuration, 3 a server does
+not answer, 4 damaged.
 """
 
 from __future__ import annotations

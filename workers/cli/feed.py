@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -31,7 +31,7 @@ def publish(
     redis_url: common.RedisUrl = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """Publish events from JSON lines; a bad line is reported with its number, the rest goes in."""
+    """Publish events from JSON lines; a malformed one is named and the rest goes in; exit code 1 tells of it."""
     settings = common.settings_of(data_dir, redis_url)
     refused: list[str] = []
     with publisher_of(settings) as publisher:
@@ -40,10 +40,7 @@ def publish(
         common.print_json({"published": len(ids), "refused": refused})
     else:
         common.out.print(f"{len(ids)} published, {len(refused)} refused")
-    for reason in refused[:_MALFORMED_SHOWN]:
-        common.err.print(reason, markup=False)
-    if refused:
-        raise SystemExit(common.EXIT_FAILED)
+    _tell_malformed(refused, len(refused))
 
 
 def backfill(
@@ -56,7 +53,10 @@ def backfill(
     redis_url: common.RedisUrl = None,
     as_json: common.AsJson = False,
 ) -> None:
-    """Publish years of transcripts; resumable after a kill, and idempotent when repeated."""
+    """Publish years of transcripts; resumable after a kill, and idempotent when repeated.
+
+    What is malformed is named and the rest goes in; exit code 1 tells of it.
+    """
     settings = common.settings_of(data_dir, redis_url)
     where = None if scope is None else common.scope_of(scope)
     missing = [str(path) for path in files if not path.is_file() and not (path.is_dir() and form in FOLDERS)]
@@ -70,6 +70,10 @@ def backfill(
             reports[str(path)] = job.run(path, form, where, restart=restart, on_progress=bar)
             bar.complete()
     _report(reports, as_json=as_json)
+    _tell_malformed(
+        [bad for report in reports.values() for bad in report.malformed],
+        sum(report.n_malformed for report in reports.values()),
+    )
 
 
 def schema(
@@ -140,7 +144,7 @@ def _report(reports: dict[str, Report], *, as_json: bool) -> None:
         rows = {
             name: {
                 "published": r.n_published,
-                "malformed": [str(bad) for bad in r.malformed],
+                "malformed": r.malformed,
                 "n_malformed": r.n_malformed,
                 "resumed_at": r.resumed_at,
             }
@@ -151,7 +155,13 @@ def _report(reports: dict[str, Report], *, as_json: bool) -> None:
     for name, report in reports.items():
         resumed = f", taken up at position {report.resumed_at}" if report.resumed_at else ""
         common.out.print(f"{name}: {report.n_published} events published, {report.n_malformed} malformed{resumed}")
-        for bad in report.malformed[:_MALFORMED_SHOWN]:
-            common.err.print(f"  malformed: {bad}", markup=False, soft_wrap=True)
-        if report.n_malformed > _MALFORMED_SHOWN:
-            common.err.print(f"  … and {report.n_malformed - _MALFORMED_SHOWN} more; --json lists them")
+
+
+def _tell_malformed(named: Sequence[str], n_malformed: int) -> None:
+    """Name what could not be published, the first of it, and exit with 1; return where there is none."""
+    for bad in named[:_MALFORMED_SHOWN]:
+        common.err.print(f"malformed: {bad}", markup=False, soft_wrap=True)
+    if n_malformed > _MALFORMED_SHOWN:
+        common.err.print(f"… and {n_malformed - _MALFORMED_SHOWN} more; --json lists them")
+    if n_malformed:
+        raise SystemExit(common.EXIT_FAILED)
