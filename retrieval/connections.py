@@ -19,7 +19,7 @@ from typing import Final
 import apsw
 
 from pipeline.errors import ShardError, TransientError
-from pipeline.ledger.connection import connect, require_scope, translated
+from pipeline.ledger.connection import closed_on_error, connect, require_scope, translated
 from pipeline.records import Scope
 
 _FILES_EACH: Final = 3
@@ -175,12 +175,8 @@ class Connections:
 
     def _checked(self) -> apsw.Connection:
         connection = connect(self._path, busy_timeout_ms=self._busy_timeout_ms, query_only=True)
-        try:
-            with readable(self._path):
-                require_scope(connection, self._path, self._scope)
-        except BaseException:
-            connection.close()
-            raise
+        with closed_on_error(connection), readable(self._path):
+            require_scope(connection, self._path, self._scope)
         return connection
 
 

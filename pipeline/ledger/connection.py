@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +37,7 @@ def connect(path: Path, *, busy_timeout_ms: int = 30_000, query_only: bool = Fal
     with translated(path):
         identity = _identity(path)
         connection = apsw.Connection(str(path), flags=_ENTRIES)
-        try:
+        with closed_on_error(connection):
             connection.set_busy_timeout(busy_timeout_ms)
             # A checkpoint at close costs two fsyncs for each of thousands of ledgers; the next opener reads the WAL.
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -49,10 +49,16 @@ def connect(path: Path, *, busy_timeout_ms: int = 30_000, query_only: bool = Fal
             else:
                 connection.pragma("secure_delete", 1)
                 connection.pragma("synchronous", "normal")
-        except BaseException:
-            connection.close()
-            raise
         return connection
+
+
+@contextmanager
+def closed_on_error(connection: apsw.Connection) -> Iterator[None]:
+    """Close a connection that the block cannot make use of; any other stays open."""
+    with ExitStack() as closing:
+        closing.callback(connection.close)
+        yield
+        closing.pop_all()
 
 
 def _require_same_file(path: Path, identity: tuple[int, int] | None) -> None:

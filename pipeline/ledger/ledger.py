@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import apsw
 
-from pipeline.ledger.connection import adopt, connect, create, read_meta, translated
+from pipeline.ledger.connection import adopt, closed_on_error, connect, create, read_meta, translated
 from pipeline.records import Scope
 from pipeline.shards import Shards
 
@@ -55,11 +55,8 @@ class Ledger:
         if is_new:
             connection.pragma("synchronous", "off")
             connection.pragma("wal_autocheckpoint", 0)  # a checkpoint that nothing was flushed before could be torn
-        try:
+        with closed_on_error(connection):
             adopt(connection, path, scope)
-        except BaseException:
-            connection.close()
-            raise
         return cls(path, scope, connection, is_new=is_new)
 
     def wait_at_most(self, busy_timeout_ms: int) -> None:
@@ -87,10 +84,9 @@ class Ledger:
             try:
                 yield self.connection
                 self.connection.execute("COMMIT")
-            except BaseException:
+            finally:
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
-                raise
 
     @contextmanager
     def read(self) -> Iterator[apsw.Connection]:

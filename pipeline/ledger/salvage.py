@@ -26,7 +26,7 @@ import apsw
 
 from pipeline import database
 from pipeline.errors import ShardError, TransientError
-from pipeline.ledger.connection import adopt, connect, create, translated
+from pipeline.ledger.connection import adopt, closed_on_error, connect, create, translated
 from pipeline.ledger.repair import note_forgettings
 from pipeline.ledger.schema import DDL
 from pipeline.records import Scope
@@ -180,12 +180,9 @@ def _open(damaged: Path, scope: Scope) -> apsw.Connection | None:
             _mend_first_page(damaged)
         with suppress(*_READ_ERRORS, ShardError):
             connection = connect(damaged, query_only=True)
-            try:
+            with closed_on_error(connection):
                 found = connection.execute("SELECT value FROM meta WHERE key = 'scope'").fetchone()
                 connection.execute("SELECT 1 FROM turns LIMIT 0").fetchall()
-            except BaseException:
-                connection.close()
-                raise
             if found is None or found[0] == scope.key:
                 return connection
             connection.close()

@@ -18,6 +18,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -184,22 +185,17 @@ class PostgresWindows:
         """Do some work in one transaction; anew where an idle connection has died meanwhile."""
         while True:
             idle = self._take()
-            connection = idle
-            try:
-                connection = connection or self._connected()
-                with connection.transaction(), connection.cursor() as cursor:
-                    done = work(cursor)
-            except psycopg.Error as error:
-                was_alive = connection is None or not connection.broken
-                if connection is not None:
-                    connection.close()
-                if idle is None or was_alive:
-                    raise _ours(error, self._address) from error
-                continue
-            except BaseException:
-                if connection is not None:
-                    connection.close()
-                raise
+            with ExitStack() as closing:
+                try:
+                    connection = idle or self._connected()
+                    closing.callback(connection.close)
+                    with connection.transaction(), connection.cursor() as cursor:
+                        done = work(cursor)
+                except psycopg.Error as error:
+                    if idle is None or not idle.broken:
+                        raise _ours(error, self._address) from error
+                    continue
+                closing.pop_all()
             self._give_back(connection)
             return done
 
@@ -211,14 +207,13 @@ class PostgresWindows:
             prepare_threshold=None,  # a pooler may give each transaction another server process
             application_name="turnstream",
         )
-        try:
+        with ExitStack() as closing:
+            closing.callback(connection.close)
             connection.execute(f"SET statement_timeout = {1_000 * self._timeout_s}".encode())
             if not self._is_ready:
                 _make_schema(connection)
                 self._is_ready = True
-        except BaseException:
-            connection.close()
-            raise
+            closing.pop_all()
         return connection
 
     def _take(self) -> psycopg.Connection[Any] | None:
