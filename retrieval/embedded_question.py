@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from pipeline.embed.protocol import EmbeddedQuestion, TokenEmbedder
-from pipeline.ledger import words
 from retrieval.fused.asking import Asking
 from retrieval.query_vector import QueryEmbedder, readable
 
@@ -38,7 +37,7 @@ class Asked:
         rare = [stem for stem in known if frequencies[stem] <= COMMON * n_turns]
         stems = set(rare or known)
         text = self.asking.text
-        written = (text[start:stop] for start, stop, stem in words.placed_words(text) if stem in stems)
+        written = (text[start:stop] for start, stop, stem in self.asking.placed_words if stem in stems)
         return list(dict.fromkeys(written))
 
 

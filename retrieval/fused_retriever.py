@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -24,7 +26,7 @@ from retrieval.fused.ranking import Coverage, rank
 from retrieval.memory_store import Moment, ScoredTrace, epoch_ms, time_range
 from retrieval.passage_search import Found, Place
 from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words
-from retrieval.reader import ShardReaders, View
+from retrieval.reader import Neighbours, ShardReaders, View
 from retrieval.rerank import Reranker, reranked
 from retrieval.session_retriever import Diagnostics, SessionRetrieval
 from retrieval.summary_store import SessionMatch
@@ -47,6 +49,8 @@ class FusedRetriever:
         default_chunks_per_session: chunks that ``coverage`` gives each of them.
         clock: gives epoch milliseconds; what "last May" is seen from.
         models: rank; the bundled ones when None.
+        n_neighbours: turns before and after each hit that are read in the same view; none are with a reranker, which
+            has yet to choose the hits.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class FusedRetriever:
         *,
         clock: Callable[[], int] | None = None,
         models: Models | None = None,
+        n_neighbours: int = 0,
     ) -> None:
         require_not_negative(
             default_top_sessions=default_top_sessions, default_chunks_per_session=default_chunks_per_session
@@ -70,6 +75,7 @@ class FusedRetriever:
         self._default_chunks_per_session = default_chunks_per_session
         self._clock = clock or epoch_ms
         self._models = models or bundled_models()
+        self._n_neighbours = 0 if reranker else n_neighbours
 
     def retrieve(  # noqa: PLR0913 - the same as the other profile's; all but two have defaults
         self,
@@ -117,7 +123,11 @@ class FusedRetriever:
         if recall_top_k == 0 or not retrieve.ask(query):
             return retrieve.finished([])
         n_ranked = recall_top_k if self._reranker is None else max(recall_top_k, RERANKED)
-        ranked = retrieve.ranked(limits, n_ranked, n_sessions, n_chunks if coverage else 0)
+        with retrieve.view() as view:
+            if view is None:  # forgotten meanwhile
+                return retrieve.finished([])
+            ranked = retrieve.ranked(view, limits, n_ranked, n_sessions, n_chunks if coverage else 0)
+            retrieve.note_neighbours(view, ranked, self._n_neighbours)
         if self._reranker is not None:
             ranked = retrieve.reread(ranked, self._reranker)
         return retrieve.finished(ranked[:recall_top_k])
@@ -138,8 +148,11 @@ class FusedRetriever:
         )
         if not retrieve.ask(query):
             return None
-        with self._readers.view(scope, self._embedder.model_key) as view:
-            return None if view is None else retrieve.found(view, (None, None), None)
+        with retrieve.view() as view:
+            if view is None:
+                return None
+            found = retrieve.found(view, (None, None), None)
+            return replace(found, passages=found.passages.read())
 
 
 class _Retrieve:
@@ -161,10 +174,18 @@ class _Retrieve:
         self._sessions: tuple[SessionMatch, ...] = ()
         self._stages: dict[str, tuple[int, ...]] = {}
         self._reasons: dict[str, str] = {}
+        self._neighbours: Neighbours | None = None
+
+    def view(self) -> AbstractContextManager[View | None]:
+        """Look at the scope as it is now."""
+        return self._readers.view(self._scope, self._embedder.model_key)
 
     def ask(self, query: str) -> bool:
-        """Embed the question; without anything to search it is not, and False is the answer."""
-        with self._readers.view(self._scope, self._embedder.model_key) as view:
+        """Embed the question; without anything to search it is not, and False is the answer.
+
+        Why a view of its own: what is forgotten while the model reads is not found any more.
+        """
+        with self.view() as view:
             if view is None or not view.has_traces():
                 return False
             names = passage_reads.speakers(view.connection)
@@ -174,21 +195,22 @@ class _Retrieve:
         return True
 
     def ranked(
-        self, limits: tuple[int | None, int | None], limit: int, n_sessions: int, n_each: int
+        self, view: View, limits: tuple[int | None, int | None], limit: int, n_sessions: int, n_each: int
     ) -> list[ScoredTrace]:
         """Find and rank candidates; the best ``limit`` of them, ``n_each`` at least of each of the best sessions."""
         assert self._asked is not None
-        with self._readers.view(self._scope, self._embedder.model_key) as view:
-            if view is None:  # forgotten meanwhile
-                return []
-            vector = self._asked.embedded.vector
-            also = best_of_sessions(view, vector, n_sessions, n_each) if n_each else None
-            found = self.found(view, limits, also)
-            started = time.perf_counter()
-            ranked = self._scored(view, found, limit, n_sessions, n_each)
+        also = best_of_sessions(view, self._asked.embedded.vector, n_sessions, n_each) if n_each else None
+        found = self.found(view, limits, also)
+        started = time.perf_counter()
+        ranked = self._scored(view, found, limit, n_sessions, n_each)
         self._note_found(found)
         self._times["scoring_ms"] = 1000 * (time.perf_counter() - started)
         return ranked
+
+    def note_neighbours(self, view: View, ranked: Sequence[ScoredTrace], n: int) -> None:
+        """Read up to ``n`` turns before and after each; 0: not here."""
+        if n:
+            self._neighbours = view.neighbours([trace.turn_offset for trace in ranked], n)
 
     def found(self, view: View, limits: tuple[int | None, int | None], also: Ids | None) -> Found:
         """Find the candidates between two times."""
@@ -226,7 +248,7 @@ class _Retrieve:
             reasons=self._reasons,
             **self._times,
         )
-        return SessionRetrieval(tuple(retrieved), diagnostics)
+        return SessionRetrieval(tuple(retrieved), diagnostics, self._neighbours)
 
     def _scored(self, view: View, found: Found, limit: int, n_sessions: int, n_each: int) -> list[ScoredTrace]:
         """Rank and choose; best first."""
@@ -289,9 +311,8 @@ def best_of_sessions(view: View, vector: Vectors, n_sessions: int, n_chunks: int
 def _traces(
     view: View, places: Sequence[Place], probabilities: Floats, parts: Sequence[Mapping[str, float]]
 ) -> list[ScoredTrace]:
-    ids = np.array(sorted(place.trace_id for place in places), dtype=np.int64)
-    rows = {row.trace_id: row for row in reads.traces(view.connection, ids)}
-    texts = view.contents([place.turn.turn_offset for place in places])
+    offsets = np.unique(np.array([place.turn.turn_offset for place in places], dtype=np.int64))
+    texts = reads.texts(view.connection, offsets)
     return [
         ScoredTrace(
             trace_id=place.trace_id,
@@ -300,9 +321,9 @@ def _traces(
             session_id=place.turn.session_id,
             role=place.turn.role,
             speaker=place.turn.speaker,
-            text=texts[place.turn.turn_offset][place.start : place.stop],
+            text=texts[place.turn.turn_offset][0][place.start : place.stop],
             timestamp_ms=place.turn.timestamp_ms,
-            tags=rows[place.trace_id].tags,
+            tags=texts[place.turn.turn_offset][1],
             score=float(probability),
             cognitive_score=float(probability),
             parts=added,

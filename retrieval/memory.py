@@ -288,12 +288,13 @@ class Memory(PastSessions):
             self._settings.chunks_per_session,
             clock=self._clock,
             models=self._models,
+            n_neighbours=self._settings.neighbours,
         )
 
     def _with_neighbours(self, found: SessionRetrieval, scope: Scope) -> Retrieval:
         offsets = [trace.turn_offset for trace in found.retrieved]
-        neighbours = {}
-        if offsets:
+        neighbours = found.neighbours or {}
+        if offsets and found.neighbours is None:
             with self._readers.view(scope, self.embedder.model_key) as view:
                 neighbours = view.neighbours(offsets, self._settings.neighbours) if view else {}
         return Retrieval(tuple(to_hit(trace, scope, neighbours) for trace in found.retrieved), found.diagnostics)

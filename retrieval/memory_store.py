@@ -185,7 +185,9 @@ class MemoryStore:
             nearest = Nearest(traces, np.array([similarity[trace.trace_id] for trace in traces], dtype=np.float32))
             return self._best(view, nearest, len(traces), mood, self._clock())
 
-    def _best(self, view: View, nearest: Nearest, top_k: int, mood: Mood, now_ms: int) -> tuple[ScoredTrace, ...]:
+    def _best(
+        self, view: View, nearest: Nearest[TraceRow], top_k: int, mood: Mood, now_ms: int
+    ) -> tuple[ScoredTrace, ...]:
         scores, terms = score(nearest.traces, nearest.similarities, now_ms=now_ms, mood=mood, weights=self._weights)
         trace_ids = np.array([trace.trace_id for trace in nearest.traces], dtype=np.int64)
         order = np.lexsort((trace_ids, -scores))[:top_k].tolist()

@@ -9,6 +9,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, overload
 
 import apsw
@@ -16,7 +17,7 @@ import numpy as np
 
 from pipeline.ledger import passage_reads, reads
 from pipeline.ledger.passage_reads import Turn
-from pipeline.ledger.reads import Ids, TraceRow
+from pipeline.ledger.reads import Ids, Located
 from retrieval.embedded_question import Asked
 from retrieval.fused.passages import REACH, Bools, Floats, Passages, Question
 from retrieval.reader import SummaryVectors, View
@@ -31,7 +32,7 @@ _CANDIDATE_REACH: Final = 1
 _CHUNKS_OF_TURN: Final = 3
 """Of a long turn that shares words with the question, so many chunks are looked at: those that share most."""
 _APART: Final = 1_000
-_OFFSET, _SESSION, _TIME, _, _, _ROLE, _SPEAKER, _ORDINAL, _TRACE, _, _ = range(11)
+_OFFSET, _SESSION, _TIME, _, _, _ROLE, _SPEAKER, _ORDINAL, _TRACE, _, _STOP, _WORDS, _MARKS = range(13)
 """Columns of a row of `passage_reads.Windows`."""
 
 
@@ -71,7 +72,7 @@ class Places(Sequence[Place]):
         if isinstance(row, slice):
             return Places(self.rows[row], self.trace_ids[row], self.time_ms[row])
         fields = self.rows[row]
-        return Place(Turn(*fields[:_ORDINAL]), *fields[_ORDINAL + 1 :])
+        return Place(Turn(*fields[:_ORDINAL]), *fields[_TRACE : _STOP + 1])
 
     def kept(self, chosen: Ids) -> Places:
         """Give those of some rows."""
@@ -92,13 +93,13 @@ class Places(Sequence[Place]):
 class Sought:
     """What somebody has found already for a question: traces near it, and offsets of turns that share its words."""
 
-    near: Nearest
+    near: Nearest[Located]
     matching: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Everything ranking needs, and how it was found.
+    """Everything ranking needs, and how it was found; vectors are read as long as the view is open.
 
     Attributes:
         question: as ranking sees it.
@@ -152,7 +153,11 @@ def find(
         ShardError: the ledger is damaged.
     """
     started = time.perf_counter()
-    near = sought.near if sought else _near(view, asked, after_ms, before_ms)
+    near = (
+        sought.near
+        if sought
+        else view.nearest_places(asked.embedded.vector, N_NEAREST, after_ms=after_ms, before_ms=before_ms)
+    )
     searched = time.perf_counter()
     connection = view.connection
     n_turns, n_words = passage_reads.fulltext_totals(connection)
@@ -164,7 +169,7 @@ def find(
         matching = passage_reads.matching_turns(connection, words, N_MATCHING, after_ms=after_ms, before_ms=before_ms)
     words_ms = 1000 * (time.perf_counter() - searched)
     question = _question(asked, frequencies, n_turns, asked_ms)
-    found = near.traces if also is None else [*near.traces, *reads.traces(connection, also)]
+    found = near.traces if also is None else [*near.traces, *reads.located(connection, also)]
     passages, places = _Loading(connection, found, matching, question).load(after_ms, before_ms)
     if with_summaries:
         summaries = _summaries(view.summary_vectors(asked.embedded.vector), places)
@@ -180,10 +185,6 @@ def find(
         vector_ms=1000 * (searched - started),
         words_ms=words_ms,
     )
-
-
-def _near(view: View, asked: Asked, after_ms: int | None, before_ms: int | None) -> Nearest:
-    return view.nearest(asked.embedded.vector, N_NEAREST, after_ms=after_ms, before_ms=before_ms)
 
 
 def _question(asked: Asked, frequencies: Mapping[str, int], n_turns: int, asked_ms: int) -> Question:
@@ -212,7 +213,7 @@ class _Loading:
     """Brings what was found, and what stands around it, into the arrays that ranking reads."""
 
     def __init__(
-        self, connection: apsw.Connection, near: Sequence[TraceRow], matching: Sequence[int], question: Question
+        self, connection: apsw.Connection, near: Sequence[Located], matching: Sequence[int], question: Question
     ) -> None:
         self._connection = connection
         self._question = question
@@ -245,50 +246,46 @@ class _Loading:
         long = [rows for rows in of_turn.values() if len(rows) > _CHUNKS_OF_TURN]
         if not long:
             return is_found
-        ids = places.trace_ids.tolist()
-        shared = self._shared([ids[row] for rows in long for row in rows])
+        shared = {row: self._shared(places.rows[row][_WORDS]) for rows in long for row in rows}
         for rows in long:
-            is_found[sorted(rows, key=lambda row: -shared[ids[row]])[:_CHUNKS_OF_TURN]] = True
+            is_found[sorted(rows, key=lambda row: -shared[row])[:_CHUNKS_OF_TURN]] = True
         return is_found
 
-    def _shared(self, trace_ids: list[int]) -> dict[int, float]:
-        """Weigh the words that each chunk has in common with the question."""
+    def _shared(self, words: bytes | None) -> float:
+        """Weigh the words that a chunk has in common with the question."""
         weight_of = dict(zip(self._question.words.tolist(), self._question.weights.tolist(), strict=True))
-        found = passage_reads.words_of(self._connection, np.array(sorted(trace_ids), dtype=np.int64))
-        return {
-            trace_id: sum(
-                weight_of.get(word, 0.0)
-                for word in set(np.frombuffer(found.get(trace_id, (b"", 0))[0], "<u4").tolist())
-            )
-            for trace_id in trace_ids
-        }
+        held: set[int] = set(np.frombuffer(words or b"", "<u4").tolist())
+        return float(sum(weight_of.get(word, 0.0) for word in held))
 
     def _passages(self, places: Places, session: Ids, place: Ids, is_close: Bools, is_candidate: Bools) -> Passages:
         ids = places.trace_ids
-        by_id = np.argsort(ids)
-        words = passage_reads.words_of(self._connection, ids[by_id])
-        nothing = (b"", 0)
-        kept_words = [words.get(i, nothing) for i in ids.tolist()]
+        words = [row[_WORDS] or b"" for row in places.rows]
         n_numbers = self._question.token_vectors.shape[1]
         tokens = passage_reads.tokens_of(self._connection, np.sort(ids[is_close])) if n_numbers else {}
         kept_tokens = [tokens.get(i, b"") for i in ids.tolist()]
-        dimension = self._question.vector.shape[0]
-        vectors = np.zeros((len(places), dimension), np.float32)
-        found, known = reads.vectors_of(self._connection, np.sort(ids[is_candidate]), dimension)
-        vectors[by_id[np.searchsorted(ids, found, sorter=by_id)]] = known
         return Passages(
             session=session,
             place=place,
             speaker=places.speakers,
             time_ms=places.time_ms,
-            marks=np.array([marks for _, marks in kept_words], np.int64),
-            vectors=vectors,
-            words=np.frombuffer(b"".join([blob for blob, _ in kept_words]), "<u4").astype(np.uint32, copy=False),
-            word_ends=np.cumsum([len(blob) // 4 for blob, _ in kept_words], dtype=np.int64),
+            marks=np.array([row[_MARKS] or 0 for row in places.rows], np.int64),
+            vectors_of=partial(_vectors, self._connection, ids, self._question.vector.shape[0]),
+            words=np.frombuffer(b"".join(words), "<u4").astype(np.uint32, copy=False),
+            word_ends=np.cumsum([len(blob) // 4 for blob in words], dtype=np.int64),
             tokens=np.frombuffer(b"".join(kept_tokens), np.int8).reshape(-1, max(n_numbers, 1)),
             token_ends=np.cumsum([len(blob) // max(n_numbers, 1) for blob in kept_tokens], dtype=np.int64),
             candidates=np.flatnonzero(is_candidate),
         )
+
+
+def _vectors(connection: apsw.Connection, trace_ids: Ids, dimension: int, rows: Ids) -> Floats:
+    """Read the vectors of some rows' traces: ``(k, d) float32``, of zeros where there is none."""
+    ids = trace_ids[rows]
+    by_id = np.argsort(ids)
+    found, known = reads.vectors_of(connection, ids[by_id], dimension)
+    vectors = np.zeros((len(rows), dimension), np.float32)
+    vectors[by_id[np.searchsorted(ids, found, sorter=by_id)]] = known
+    return vectors
 
 
 def _in_order(windows: passage_reads.Windows) -> tuple[Places, Ids, Ids]:

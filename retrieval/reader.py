@@ -20,14 +20,14 @@ import numpy as np
 from pipeline.errors import DimensionMismatchError, ModelMismatchError
 from pipeline.ledger import passage_reads, reads
 from pipeline.ledger.connection import read_meta
-from pipeline.ledger.reads import Ids, SummaryRow, TurnRow, Vectors
+from pipeline.ledger.reads import Ids, Located, SummaryRow, TraceRow, TurnRow, Vectors
 from pipeline.records import Scope
 from pipeline.shards import Shards
 from retrieval.call_for_rebuild import have_rebuilt
 from retrieval.connections import Connections, IdleConnections
 from retrieval.fork_gate import ForkGate
 from retrieval.search.index import SearchIndex, State
-from retrieval.trace_search import Generation, Nearest, TraceSearch
+from retrieval.trace_search import Generation, Nearest, Read, Trace, TraceSearch
 from retrieval.trace_times import TraceTimes
 
 Neighbours = dict[int, tuple[tuple[TurnRow, ...], tuple[TurnRow, ...]]]
@@ -87,7 +87,7 @@ class View:
 
     def nearest(
         self, query: Vectors, k: int, *, after_ms: int | None = None, before_ms: int | None = None
-    ) -> Nearest:
+    ) -> Nearest[TraceRow]:
         """Find the ``k`` traces nearest a query ``(d,) float32, L2-normalised``, said between two times.
 
         Both ends are included, and applied inside the search: ``k`` traces are found if as many exist.
@@ -97,13 +97,30 @@ class View:
             ModelMismatchError: the shard's vectors are another model's.
             ShardError: the ledger is damaged.
         """
+        return self._nearest(query, k, after_ms, before_ms, reads.traces)
+
+    def nearest_places(
+        self, query: Vectors, k: int, *, after_ms: int | None = None, before_ms: int | None = None
+    ) -> Nearest[Located]:
+        """Do the same, without a turn's fields: half a millisecond less for fifty.
+
+        Raises:
+            DimensionMismatchError: the query has another dimension than the shard.
+            ModelMismatchError: the shard's vectors are another model's.
+            ShardError: the ledger is damaged.
+        """
+        return self._nearest(query, k, after_ms, before_ms, reads.located)
+
+    def _nearest(
+        self, query: Vectors, k: int, after_ms: int | None, before_ms: int | None, read: Read[Trace]
+    ) -> Nearest[Trace]:
         if not self._has_vectors(query):
             return Nearest([], np.empty(0, dtype=np.float32))
         allowed = None
         if after_ms is not None or before_ms is not None:
             allowed = self._reader.trace_times.between(self.connection, after_ms, before_ms)
         return self._reader.trace_search.nearest(
-            self.connection, self._generation, query, k, model_key=self._model_key, allowed=allowed
+            self.connection, self._generation, query, k, model_key=self._model_key, allowed=allowed, read=read
         )
 
     def nearest_of_sessions(

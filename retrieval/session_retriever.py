@@ -18,6 +18,7 @@ from pipeline.ledger.reads import Vectors
 from pipeline.records import NEUTRAL, SESSION_TAG_PREFIX, Mood, Scope
 from retrieval.memory_store import MemoryQuery, MemoryStore, Moment, ScoredTrace, time_range
 from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words, to_vector
+from retrieval.reader import Neighbours
 from retrieval.rerank import Reranker, best_first, reranked
 from retrieval.summary_store import SessionMatch, SessionSummaryStore
 
@@ -54,10 +55,11 @@ class Diagnostics:
 
 @dataclass(frozen=True, slots=True)
 class SessionRetrieval:
-    """Scored traces, best first, and how they were found."""
+    """Scored traces, best first, how they were found, and what stands around them, if that was read."""
 
     retrieved: tuple[ScoredTrace, ...]
     diagnostics: Diagnostics
+    neighbours: Neighbours | None = None
 
 
 class SessionRetriever:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import apsw
 import numpy as np
@@ -25,7 +25,7 @@ import structlog
 
 from pipeline.errors import ShardError
 from pipeline.ledger import reads
-from pipeline.ledger.reads import Ids, TraceRow, Vectors
+from pipeline.ledger.reads import Ids, Vectors
 from pipeline.snapshot import Snapshot, SnapshotStore
 from retrieval.tail import Tail
 
@@ -37,15 +37,27 @@ log = structlog.get_logger()
 Scores = npt.NDArray[np.float32]
 
 
+class _Trace(Protocol):
+    """What is read of a trace: its id at least."""
+
+    @property
+    def trace_id(self) -> int: ...
+
+
+Trace = TypeVar("Trace", bound=_Trace)
+Read = Callable[[apsw.Connection, Ids], list[Trace]]
+"""Fetches those of some traces that exist."""
+
+
 @dataclass(frozen=True, slots=True)
-class Nearest:
+class Nearest(Generic[Trace]):
     """The live traces nearest a query, nearest first, with their cosine ``(n,) float32``."""
 
-    traces: list[TraceRow]
+    traces: list[Trace]
     similarities: Scores
     snapshot_problem: str = ""
 
-    def first(self, k: int) -> Nearest:
+    def first(self, k: int) -> Nearest[Trace]:
         """Give the ``k`` nearest of them."""
         return Nearest(self.traces[:k], self.similarities[:k], self.snapshot_problem)
 
@@ -119,14 +131,17 @@ class TraceSearch:
         *,
         model_key: str,
         allowed: Ids | None,
-    ) -> Nearest:
+        read: Read[Trace],
+    ) -> Nearest[Trace]:
         """Find the ``k`` live traces nearest a query ``(d,) float32, L2-normalised``; fewer only when fewer exist.
+
+        ``read`` gives what is wanted of those that exist.
 
         Raises:
             ShardError: a vector in the ledger has the wrong length.
         """
         known = self._up_to_date(connection, generation, model_key, query.shape[0])
-        search = _Search(connection, known, query, allowed)
+        search = _Search(connection, known, query, allowed, read)
         traces, similarities = search.run(k)
         problem = known.generation.problem if known.generation else ""
         return Nearest(traces, similarities, problem)
@@ -176,11 +191,14 @@ def _with_generation(known: _Known, generation: Generation) -> _Known:
     )
 
 
-class _Search:
+class _Search(Generic[Trace]):
     """One search for the nearest live traces."""
 
-    def __init__(self, connection: apsw.Connection, known: _Known, query: Vectors, allowed: Ids | None) -> None:
+    def __init__(
+        self, connection: apsw.Connection, known: _Known, query: Vectors, allowed: Ids | None, read: Read[Trace]
+    ) -> None:
         self._connection = connection
+        self._read: Read[Trace] = read
         self._snapshot = known.generation.snapshot if known.generation else None
         self._watermark = known.floor
         self._query = query
@@ -190,10 +208,10 @@ class _Search:
             is_allowed = is_among(self._tail_ids, allowed)
             self._tail_ids, tail_vectors = self._tail_ids[is_allowed], tail_vectors[is_allowed]
         self._tail_scores: Scores = tail_vectors @ query
-        self._rows: dict[int, TraceRow] = {}
+        self._rows: dict[int, Trace] = {}
         self._looked_up: set[int] = set()
 
-    def run(self, k: int) -> tuple[list[TraceRow], Scores]:
+    def run(self, k: int) -> tuple[list[Trace], Scores]:
         width = k
         while width:
             scores, ids, is_complete = self._candidates(width)
@@ -202,8 +220,7 @@ class _Search:
             self._look_up(ids)
             is_live = np.fromiter((i in self._rows for i in ids.tolist()), dtype=bool, count=len(ids))
             if len(ids) < width or int(is_live.sum()) >= k:
-                ids, scores = ids[is_live][:k], scores[is_live][:k]
-                return [self._rows[i] for i in ids.tolist()], scores
+                return [self._rows[i] for i in ids[is_live][:k].tolist()], scores[is_live][:k]
             width *= 2
         return [], np.empty(0, dtype=np.float32)
 
@@ -222,9 +239,8 @@ class _Search:
             return *_best(self._tail_scores, self._tail_ids, width), True
         scores, ids = self._snapshot.search(self._query, wanted, allowed_ids=self._allowed)
         is_complete = self._allowed is not None or len(ids) >= wanted
-        return *_best(np.concatenate((scores, self._tail_scores)), np.concatenate((ids, self._tail_ids)), width), (
-            is_complete
-        )
+        all_scores, all_ids = np.concatenate((scores, self._tail_scores)), np.concatenate((ids, self._tail_ids))
+        return *_best(all_scores, all_ids, width), is_complete
 
     def _scan_ledger(self, width: int) -> tuple[Scores, Ids]:
         ids = reads.trace_ids_up_to(self._connection, self._watermark)
@@ -240,7 +256,7 @@ class _Search:
     def _look_up(self, ids: Ids) -> None:
         new = [i for i in ids.tolist() if i not in self._looked_up]
         self._looked_up.update(new)
-        for row in reads.traces(self._connection, np.array(new, dtype=np.int64)):
+        for row in self._read(self._connection, np.array(new, dtype=np.int64)):
             self._rows[row.trace_id] = row
 
 

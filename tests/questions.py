@@ -11,7 +11,7 @@ NO_TOKENS = np.empty((0, 2), np.int8)
 
 
 def passages(*texts: str, **given: object) -> Passages:
-    """Make passages of one session, all of them candidates; ``given`` replaces fields."""
+    """Make passages of one session, all of them candidates; ``given`` replaces fields, or ``vectors``."""
     found = [word_ids(text) for text in texts]
     n = len(texts)
     fields: dict[str, object] = {
@@ -20,14 +20,14 @@ def passages(*texts: str, **given: object) -> Passages:
         "speaker": ["Melanie"] * n,
         "time_ms": np.zeros(n, np.int64),
         "marks": np.zeros(n, np.int64),
-        "vectors": np.tile(np.float32([1, 0]), (n, 1)),
         "words": np.concatenate(found) if n else np.empty(0, np.uint32),
         "word_ends": np.cumsum([len(ids) for ids in found], dtype=np.int64),
         "tokens": NO_TOKENS,
         "token_ends": np.zeros(n, np.int64),
         "candidates": np.arange(n),
     }
-    return Passages(**(fields | given))  # type: ignore[arg-type]
+    vectors = np.asarray(given.pop("vectors", np.tile(np.float32([1, 0]), (n, 1))))
+    return Passages(**(fields | given), vectors_of=lambda rows: vectors[rows])  # type: ignore[arg-type]
 
 
 def question(text: str, **given: object) -> Question:

@@ -37,8 +37,8 @@ class Windows(NamedTuple):
     """Turns with what stands around them, in session order, one session after the other.
 
     Attributes:
-        rows: the fields of a `Turn`, then ordinal, trace id, start and stop of a chunk; one row for each of a turn's
-            chunks, in order, and one without them for a turn that has none.
+        rows: the fields of a `Turn`, then ordinal, trace id, start, stop, words (as little-endian uint32) and marks
+            of a chunk; one row for each of a turn's chunks, in order, and one without them for a turn that has none.
         is_joined: whether a row's turn is the one before it, or follows directly on it.
         is_first: whether a row's turn is the first of its session.
 
@@ -89,18 +89,22 @@ def matching_turns(
     after_ms: int | None = None,
     before_ms: int | None = None,
 ) -> list[int]:
-    """List the offsets of the ``k`` turns that match any of the words best (bm25), best first."""
+    """List the offsets of the ``k`` turns that match any of the words best (bm25), best first.
+
+    Why not ``ORDER BY rank``: FTS5 then sorts all that match by a statement of its own, before the limit is known;
+    measured over 10 000 turns of which 12 % have a word, 3.4 ms instead of 2.5.
+    """
     if not words or k == 0:
         return []
     query = " OR ".join('"' + word.replace('"', '""') + '"' for word in words)
     if after_ms is None and before_ms is None:
-        statement = "SELECT rowid FROM fulltext WHERE fulltext MATCH ?1 ORDER BY rank LIMIT ?2"
+        statement = "SELECT rowid FROM fulltext WHERE fulltext MATCH ?1 ORDER BY bm25(fulltext) LIMIT ?2"
         rows = connection.execute(statement, (query, k))
     else:
         rows = connection.execute(
             "SELECT fulltext.rowid FROM fulltext CROSS JOIN turns ON turn_offset = fulltext.rowid"
             " WHERE fulltext MATCH ?1 AND timestamp_ms BETWEEN ifnull(?3, timestamp_ms) AND ifnull(?4, timestamp_ms)"
-            " ORDER BY rank LIMIT ?2",
+            " ORDER BY bm25(fulltext) LIMIT ?2",
             (query, k, after_ms, before_ms),
         )
     return [int(str(row[0])) for row in rows]
@@ -126,17 +130,6 @@ def windows(connection: apsw.Connection, turn_offsets: Ids, n: int) -> Windows:
     offsets = [row[0] for row in rows]
     is_joined = [False, *(a == b or (a, b) in follows for a, b in pairwise(offsets))]
     return Windows(rows, is_joined[: len(rows)], [offset in firsts for offset in offsets])
-
-
-def words_of(connection: apsw.Connection, trace_ids: Ids) -> dict[int, tuple[bytes, int]]:
-    """Fetch words, as little-endian uint32, and marks by trace id."""
-    if not trace_ids.size:
-        return {}
-    rows: Any = connection.execute(
-        "SELECT trace_id, words, marks FROM carray(?) wanted CROSS JOIN passages ON trace_id = wanted.value",
-        (carray(trace_ids),),
-    )
-    return {trace_id: (words, marks) for trace_id, words, marks in rows}
 
 
 def tokens_of(connection: apsw.Connection, trace_ids: Ids) -> dict[int, bytes]:
@@ -166,9 +159,9 @@ def traces_of_sessions(
 def _chunks(connection: apsw.Connection, turn_offsets: Ids) -> list[tuple[Any, ...]]:
     rows: Any = connection.execute(
         "SELECT u.turn_offset, session_id, timestamp_ms, turn_index, turn_id, role, speaker,"
-        " ordinal, trace_id, start, stop"
+        " ordinal, trace_id, start, stop, words, marks"
         " FROM carray(?) wanted CROSS JOIN turns u ON u.turn_offset = wanted.value"
-        " LEFT JOIN traces t ON t.turn_offset = u.turn_offset",
+        " LEFT JOIN traces t ON t.turn_offset = u.turn_offset LEFT JOIN passages USING (trace_id)",
         (carray(turn_offsets),),
     ).fetchall()
     rows.sort(key=_IN_ORDER)

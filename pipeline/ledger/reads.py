@@ -47,6 +47,13 @@ class TraceRow(NamedTuple):
         return _tags(self.tags_json)
 
 
+class Located(NamedTuple):
+    """A trace, and the turn that it is of."""
+
+    trace_id: int
+    turn_offset: int
+
+
 class TurnRow(NamedTuple):
     """A turn as a reader shows it."""
 
@@ -94,6 +101,17 @@ def _tags(tags_json: str) -> tuple[str, ...]:
         ) from error
 
 
+def located(connection: apsw.Connection, trace_ids: Ids) -> list[Located]:
+    """Tell of which turns the traces that exist are, in no particular order."""
+    if not trace_ids.size:
+        return []
+    rows = connection.execute(
+        "SELECT trace_id, turn_offset FROM carray(?) wanted CROSS JOIN traces ON trace_id = wanted.value",
+        (carray(trace_ids),),
+    )
+    return list(map(Located._make, rows))
+
+
 def traces(connection: apsw.Connection, trace_ids: Ids) -> list[TraceRow]:
     """Fetch the traces that exist, in no particular order."""
     if not trace_ids.size:
@@ -106,6 +124,19 @@ def traces(connection: apsw.Connection, trace_ids: Ids) -> list[TraceRow]:
         (carray(trace_ids),),
     )
     return list(map(TraceRow._make, rows))
+
+
+def texts(connection: apsw.Connection, turn_offsets: Ids) -> dict[int, tuple[str, tuple[str, ...]]]:
+    """Fetch the text and the tags of turns by offset.
+
+    Raises:
+        ShardError: the tags were damaged on the disk.
+    """
+    rows: Any = connection.execute(
+        "SELECT turn_offset, content, tags FROM carray(?) wanted CROSS JOIN turns ON turn_offset = wanted.value",
+        (carray(turn_offsets),),
+    )
+    return {offset: (content, _tags(tags_json)) for offset, content, tags_json in rows}
 
 
 def contents(connection: apsw.Connection, turn_offsets: Sequence[int]) -> dict[int, str]:

@@ -91,14 +91,17 @@ class Snapshot:
         ids: Ids = faiss.vector_to_array(self._index.id_map)
         return ids
 
-    def exact_vectors(self) -> Floats | None:
-        """Give the vectors (n, d) float32 in the order of `ids`, valid as long as this snapshot; None: only codes."""
+    def exact_vectors(self) -> npt.NDArray[np.floating] | None:
+        """Give the vectors (n, d) in the order of `ids`, valid as long as this snapshot; None: only codes."""
         import faiss  # noqa: PLC0415 - loads its own thread pool
 
         if isinstance(self._index, faiss.IndexIVF):
             return None
         flat: Any = faiss.downcast_index(self._index.index)
-        vectors: Floats = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d)
+        if isinstance(flat, faiss.IndexScalarQuantizer):
+            codes: npt.NDArray[np.uint8] = faiss.rev_swig_ptr(flat.codes.data(), flat.ntotal * flat.code_size)
+            return codes.view("<f2").reshape(flat.ntotal, flat.d)
+        vectors: Floats = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d)  # of an earlier release
         return vectors.reshape(flat.ntotal, flat.d)
 
     def _parameters(self, allowed_ids: Ids | None) -> Any:

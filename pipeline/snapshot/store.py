@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 _LOCK_TIMEOUT_S: Final = 60.0
 _OPEN_ATTEMPTS: Final = 5
-_HALF_A_NUMBER: Final = 2
-"""Bytes: half of a file is half of its float32 vectors; one that holds codes may end before."""
+_HALF_A_NUMBER: Final = 1
+"""Bytes: half of a file is half of its float16 vectors; one that holds codes may end there."""
 
 log = structlog.get_logger()
 

@@ -36,8 +36,12 @@ class Asking:
         self.embedded_text = speakers.without_names(text, known_speakers)
         """What to embed: the text without the names of speakers."""
         self._speakers = known_speakers
+        self.placed_words = wording.placed_words(text)
+        """Its words with the characters ``[start, stop)`` each was made of."""
         self._listed = wording.words(text)
-        self._token_words = wording.placed_words(self.embedded_text)
+        is_same = self.embedded_text == text
+        self._token_words = self.placed_words if is_same else wording.placed_words(self.embedded_text)
+        self._name_words = frozenset(word for name in known_speakers - speakers.ROLES for word in wording.words(name))
 
     @property
     def counted_words(self) -> list[str]:
@@ -49,7 +53,7 @@ class Asking:
     def search_words(self) -> list[str]:
         """The words to look for in the full text: without stop words and, if any other is left, names of speakers."""
         content = [word for word in dict.fromkeys(self._listed) if word not in stop_stems()]
-        nameless = [word for word in content if word not in self._name_words()]
+        nameless = [word for word in content if word not in self._name_words]
         return nameless or content
 
     def question(
@@ -72,23 +76,19 @@ class Asking:
             n_passages: how many there are in the scope.
             asked_ms: when it was asked.
         """
-        names = self._name_words()
         weights = self._weights(self._listed, document_frequency, n_passages)
         return Question(
             text=self.text,
             vector=vector,
             words=wording.ids_of(self._listed),
             weights=weights,
-            is_name=np.array([word in names for word in self._listed], np.bool_),
+            is_name=np.array([word in self._name_words for word in self._listed], np.bool_),
             token_vectors=token_vectors,
             token_weights=self._token_weights(token_spans, document_frequency, n_passages),
             named=speakers.named_in(self.text, self._speakers),
             names_a_stranger=self._names_a_stranger(document_frequency),
             asked_ms=asked_ms,
         )
-
-    def _name_words(self) -> frozenset[str]:
-        return frozenset(word for name in self._speakers - speakers.ROLES for word in wording.words(name))
 
     @staticmethod
     def _weights(listed: Sequence[str], document_frequency: Mapping[str, int], n_passages: int) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -25,17 +26,24 @@ def drop_near_duplicates(order: Ints, passages: Passages, *, limit: int) -> Ints
     Passages without a vector are never taken for the same.
     """
     kept: list[int] = []
-    vectors = np.empty((min(limit, len(order)), passages.vectors.shape[1]), np.float32)
-    for candidate in order.tolist():
-        if len(kept) >= limit:
-            break
-        row = int(passages.candidates[candidate])
-        cosines = vectors[: len(kept)] @ passages.vectors[row]
+    rows = passages.candidates[order]
+    kept_vectors = np.empty((min(limit, len(order)), passages.vectors_of(rows[:0]).shape[1]), np.float32)
+    for candidate, row, vector in _with_vectors(order, rows, passages, limit) if limit else ():
+        cosines = kept_vectors[: len(kept)] @ vector
         alike = (int(passages.candidates[kept[i]]) for i in np.flatnonzero(cosines >= SAME))
         if not any(_same_words(passages.words_of(row), passages.words_of(other)) for other in alike):
-            vectors[len(kept)] = passages.vectors[row]
+            kept_vectors[len(kept)] = vector
             kept.append(candidate)
+        if len(kept) == limit:
+            break
     return np.array(kept, np.int64)
+
+
+def _with_vectors(order: Ints, rows: Ints, passages: Passages, n_each: int) -> Iterator[tuple[int, int, Floats]]:
+    """Give candidates with their rows and vectors, so many read at a time: most are never asked for."""
+    for start in range(0, len(order), n_each):
+        block = slice(start, start + n_each)
+        yield from zip(order[block].tolist(), rows[block].tolist(), passages.vectors_of(rows[block]), strict=True)
 
 
 def cover_sessions(order: Ints, sessions: Ints, *, limit: int, n_sessions: int, n_each: int) -> Ints:

@@ -40,11 +40,9 @@ def counts(passages: Passages, words: WordIds) -> Floats:
     found = np.zeros((passages.n, len(words)), np.float32)
     if not len(words) or not len(passages.words):
         return found
-    owners = np.repeat(np.arange(passages.n), np.diff(passages.word_ends, prepend=0))
-    order = np.argsort(words)
-    places = np.searchsorted(words[order], passages.words).clip(max=len(words) - 1)
-    hits = np.flatnonzero(words[order][places] == passages.words)
-    np.add.at(found, (owners[hits], order[places[hits]]), 1)
+    for place, word in enumerate(words):  # few: each looked for in all of them is quicker than a search for each
+        owners = np.searchsorted(passages.word_ends, np.flatnonzero(passages.words == word), side="right")
+        found[:, place] = np.bincount(owners, minlength=passages.n)
     return found
 
 

@@ -8,8 +8,8 @@ Nothing here knows how passages are stored or found.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -63,7 +63,8 @@ class Passages:
         speaker: who said it; the role when nobody is named.
         time_ms: ``(n,) int64``.
         marks: ``(n,) int64``, bits of `pipeline.ledger.words.Mark`.
-        vectors: ``(n, d) float32, rows L2-normalised``; rows of zeros where unknown.
+        vectors_of: gives the vectors of some candidates by row, ``(k,) int64`` to ``(k, d) float32, rows
+            L2-normalised``, of zeros where unknown; it reads them, so it counts as long as the view they are from.
         words: all words one after the other.
         word_ends: ``(n,) int64``, where each passage's words end.
         tokens: ``(m, p) int8``, all token vectors one after the other, times 127.
@@ -78,7 +79,7 @@ class Passages:
     speaker: Sequence[str]
     time_ms: Ints
     marks: Ints
-    vectors: Floats
+    vectors_of: Callable[[Ints], Floats]
     words: WordIds
     word_ends: Ints
     tokens: npt.NDArray[np.int8]
@@ -90,6 +91,19 @@ class Passages:
     def n(self) -> int:
         """How many passages there are."""
         return len(self.session)
+
+    @cached_property
+    def vectors(self) -> Floats:
+        """All candidates' vectors: ``(n, d) float32``; zeros for their neighbours."""
+        known = self.vectors_of(self.candidates)
+        vectors = np.zeros((self.n, known.shape[1]), np.float32)
+        vectors[self.candidates] = known
+        return vectors
+
+    def read(self) -> Passages:
+        """Read what is not read yet, for whoever keeps them longer than the view."""
+        vectors = self.vectors
+        return replace(self, vectors_of=lambda rows: vectors[rows])
 
     @cached_property
     def n_words(self) -> Floats:

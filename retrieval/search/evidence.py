@@ -19,6 +19,7 @@ import apsw
 import numpy as np
 
 from pipeline.ledger.passage_reads import Turn
+from pipeline.ledger.reads import Located
 from retrieval import passage_search
 from retrieval.embedded_question import Asked
 from retrieval.fused.model import Models
@@ -65,7 +66,7 @@ class EvidenceRanking:
         view: View,
         best: BestRanking,
         asked: Asked,
-        near: Nearest,
+        near: Nearest[Located],
         limits: Limits,
         cards: Cards,
         *,

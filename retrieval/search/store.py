@@ -12,6 +12,7 @@ import numpy as np
 
 from pipeline.errors import ConfigError, NotFoundError
 from pipeline.ledger import passage_reads, reads
+from pipeline.ledger.reads import Located
 from pipeline.records import Scope
 from retrieval.arguments import checked
 from retrieval.embedded_question import Asked, ask
@@ -126,7 +127,9 @@ class SessionSearch:
             if view is None:
                 return []
             state = view.words()
-            near = view.nearest(asked.embedded.vector, _N_NEAR, after_ms=limits.after_ms, before_ms=limits.before_ms)
+            near = view.nearest_places(
+                asked.embedded.vector, _N_NEAR, after_ms=limits.after_ms, before_ms=limits.before_ms
+            )
             ranking = _best(view.connection, state, query, limits, _by_turn(near))
             if isinstance(ranking, BestRanking):
                 ranking = EvidenceRanking(
@@ -261,7 +264,7 @@ def _best(connection: apsw.Connection, state: State, query: str, limits: Limits,
     return best if best.finds_any() else KeywordRanking(connection, state, query, limits)
 
 
-def _by_turn(nearest: Nearest) -> Near:
+def _by_turn(nearest: Nearest[Located]) -> Near:
     best: dict[int, float] = {}
     for trace, similarity in zip(nearest.traces, nearest.similarities.tolist(), strict=True):
         best[trace.turn_offset] = max(best.get(trace.turn_offset, 0.0), similarity)

@@ -1,6 +1,7 @@
 """What a retrieve costs, query embedding included, as a ratio to embedding the query and one bare FAISS search.
 
-Both are measured in one process, query by query and in changing order, so that a busy machine is busy for both.
+For profile `fused` the bare reader also asks FTS5 for the ten turns that match best, by the words that `fused` looks
+for. Both are measured in one process, query by query and in changing order, so that a busy machine is busy for both.
 The bare search asks the scope's own published index for the ten nearest: what the cheapest possible reader would do.
 FAISS keeps to one thread for both (building the index here has seen to that), as a retrieve does in any process.
 """
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import apsw
 import faiss
 import numpy as np
 from filled import QUESTIONS, SCOPE, fill, time_of
@@ -23,10 +25,13 @@ from pipeline_run import report
 
 from pipeline import log
 from pipeline.embed import Embedder, load_embedder
+from pipeline.ledger import passage_reads
 from pipeline.shards import Shards
 from retrieval import Memory, open_memory
+from retrieval.embedded_question import ask
 
-PARTS = ("embedding_ms", "stage1_ms", "vector_ms", "scoring_ms")
+PARTS = ("embedding_ms", "stage1_ms", "words_ms", "vector_ms", "scoring_ms")
+_MATCHING = "SELECT rowid FROM fulltext WHERE fulltext MATCH ? ORDER BY rank LIMIT 10"
 
 
 def bench(n_traces: int, embedder: Embedder, n_rounds: int) -> None:
@@ -37,6 +42,8 @@ def bench(n_traces: int, embedder: Embedder, n_rounds: int) -> None:
         filled_s = round(time.perf_counter() - started, 1)
         memory = open_memory(folder, embedder=embedder)
         index = _published_index(Path(folder))
+        by_meaning = partial(_by_meaning, embedder, index)
+        by_words = _by_words(Path(folder), embedder)
         middle = time_of(n_traces // 2)
         for name, limits in (
             ("any_time", {}),
@@ -49,8 +56,15 @@ def bench(n_traces: int, embedder: Embedder, n_rounds: int) -> None:
                 asked=name,
                 filled_s=filled_s,
                 load=os.getloadavg()[0],
-                **_ask(memory, embedder, index, limits, n_rounds),
+                **_index_of(index),
+                **_ask(memory, "session", by_meaning, limits, n_rounds),
             )
+        report(
+            "retrieve_fused",
+            n_traces=n_traces,
+            load=os.getloadavg()[0],
+            **_ask(memory, "fused", lambda question: (by_meaning(question), by_words(question)), {}, n_rounds),
+        )
         report("retrieve_profiles", n_traces=n_traces, load=os.getloadavg()[0], **_compare(memory, n_rounds))
         memory.close()
 
@@ -73,17 +87,45 @@ def _compare(memory: Memory, n_rounds: int) -> dict[str, Any]:
     }
 
 
-def _ask(memory: Memory, embedder: Embedder, index: Any, limits: dict[str, float], n_rounds: int) -> dict[str, Any]:
+def _by_meaning(embedder: Embedder, index: Any, question: str) -> None:
+    index.search(embedder.embed([question]), 10)
+
+
+def _by_words(data_dir: Path, embedder: Embedder) -> Callable[[str], None]:
+    """Give a bare search for the words that profile `fused` looks for; which they are is found out beforehand."""
+    ledger = apsw.Connection(str(Shards(data_dir).ledger_path(SCOPE)), flags=apsw.SQLITE_OPEN_READONLY)
+    n_turns, _ = passage_reads.fulltext_totals(ledger)
+    queries = {}
+    for question in QUESTIONS:
+        asked = ask(question, [], embedder)
+        sought = asked.sought(passage_reads.document_frequencies(ledger, asked.asking.counted_words), n_turns)
+        queries[question] = " OR ".join(f'"{word}"' for word in sought)
+
+    def search(question: str) -> None:
+        if queries[question]:
+            ledger.execute(_MATCHING, (queries[question],)).fetchall()
+
+    return search
+
+
+def _index_of(index: Any) -> dict[str, Any]:
+    inner = faiss.downcast_index(index)
+    return {"index": type(inner).__name__, "nprobe": getattr(inner, "nprobe", None)}
+
+
+def _ask(
+    memory: Memory, profile: str, ask_bare: Callable[[str], Any], limits: dict[str, float], n_rounds: int
+) -> dict[str, Any]:
     retrieve_ms, bare_ms, parts, n_hits = [], [], [], []
     for number in range(-1, n_rounds):
         for place, question in enumerate(QUESTIONS):
             retrieved: list[Any] = []
 
             def retrieve(question: str = question, retrieved: list[Any] = retrieved) -> None:
-                retrieved.append(memory.retrieve(question, SCOPE, **limits))
+                retrieved.append(memory.retrieve(question, SCOPE, profile=profile, **limits))
 
             def bare(question: str = question) -> None:
-                index.search(embedder.embed([question]), 10)
+                ask_bare(question)
 
             calls = [retrieve, bare] if (number + place) % 2 else [bare, retrieve]
             taken = {call: _milliseconds(call) for call in calls}
@@ -99,8 +141,6 @@ def _ask(memory: Memory, embedder: Embedder, index: Any, limits: dict[str, float
     bare_p50, bare_p95 = np.percentile(bare_ms, [50, 95])
     return {
         "n_queries": len(retrieve_ms),
-        "index": type(faiss.downcast_index(index)).__name__,
-        "nprobe": getattr(faiss.downcast_index(index), "nprobe", None),
         "n_hits_mean": round(float(np.mean(n_hits)), 1),
         "ratio": round(float(retrieve_p50 / bare_p50), 3),
         "ratio_p95": round(float(retrieve_p95 / bare_p95), 3),

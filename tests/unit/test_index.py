@@ -14,7 +14,12 @@ def unit_vectors(n, *, seed=0, n_clusters=40) -> np.ndarray:
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((n_clusters, D))
     rows = centres[rng.integers(0, n_clusters, n)] + 0.5 * rng.standard_normal((n, D))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return as_kept(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def as_kept(vectors) -> np.ndarray:
+    """Round as the ledger does."""
+    return vectors.astype(np.float16).astype(np.float32)
 
 
 def nearest(ids, vectors, queries, k) -> np.ndarray:
@@ -47,6 +52,14 @@ def test_an_empty_tail_is_never_due_by_itself() -> None:
 def test_exact_up_to_the_bound_approximate_above(n, spec) -> None:
     """One policy in one place: what operators read in the runbook is what is built."""
     assert index.choose_index(n, 384, 50_000) == spec
+
+
+def test_an_exact_index_takes_two_bytes_a_number_and_loses_nothing() -> None:
+    """The ledger keeps no more than float16: four bytes would be disk and time for nothing."""
+    vectors = unit_vectors(500)
+    built = index.build(np.arange(500), vectors, flat_max=1_000, min_recall=0.97)
+    assert (built.index.reconstruct_n(0, 500) == vectors).all()
+    assert len(faiss.serialize_index(built)) < 500 * (2 * D + 8) + 200
 
 
 @pytest.mark.parametrize("n_blocks", [1, 7])
@@ -82,7 +95,7 @@ def test_an_approximate_index_that_misses_too_much_is_not_used() -> None:
     """Without clusters IVF cannot work: then slow and right is published."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((4_000, D)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = as_kept(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     ids = np.arange(4_000, dtype=np.int64)
     built = index.build(ids, vectors, flat_max=1_000, min_recall=0.999)
     assert isinstance(built, faiss.IndexIDMap)

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from pipeline.ledger.reads import Located
 from retrieval import passage_chances, passage_search
 from retrieval.context.entries.entry import Entry
 from retrieval.context.entries.words import Scores
@@ -52,7 +53,7 @@ def chances(
     offsets = [offset for place in places for offset in entries[place].turn_offsets]
     if not offsets:
         return None
-    nothing_near = Nearest([], np.empty(0, np.float32))
+    nothing_near: Nearest[Located] = Nearest([], np.empty(0, np.float32))
     found = passage_search.find(
         view,
         asked,
