@@ -102,7 +102,7 @@ class View:
     def nearest_places(
         self, query: Vectors, k: int, *, after_ms: int | None = None, before_ms: int | None = None
     ) -> Nearest[Located]:
-        """Do the same, without a turn's fields: half a millisecond less for fifty.
+        """Do the same, without a turn's fields: 0.2 ms instead of 0.4 for fifty.
 
         Raises:
             DimensionMismatchError: the query has another dimension than the shard.
