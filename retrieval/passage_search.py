@@ -153,11 +153,7 @@ def find(
         ShardError: the ledger is damaged.
     """
     started = time.perf_counter()
-    near = (
-        sought.near
-        if sought
-        else view.nearest_places(asked.embedded.vector, N_NEAREST, after_ms=after_ms, before_ms=before_ms)
-    )
+    near = sought.near if sought else _near(view, asked, after_ms, before_ms)
     searched = time.perf_counter()
     connection = view.connection
     n_turns, n_words = passage_reads.fulltext_totals(connection)
@@ -185,6 +181,10 @@ def find(
         vector_ms=1000 * (searched - started),
         words_ms=words_ms,
     )
+
+
+def _near(view: View, asked: Asked, after_ms: int | None, before_ms: int | None) -> Nearest[Located]:
+    return view.nearest_places(asked.embedded.vector, N_NEAREST, after_ms=after_ms, before_ms=before_ms)
 
 
 def _question(asked: Asked, frequencies: Mapping[str, int], n_turns: int, asked_ms: int) -> Question:

@@ -74,6 +74,16 @@ def test_each_token_finds_its_nearest() -> None:
     assert weighted_mean(best, np.float32([0, 0, 0])) == pytest.approx([2.8 / 3, 0, -1.8 / 3])
 
 
+def test_a_long_question_meets_many_tokens_in_pieces_that_fit_together() -> None:
+    """One product of all would be split over all cores; passages do not end where the pieces do."""
+    chance = np.random.default_rng(0)
+    tokens, ends = chance.integers(-127, 128, (3_000, 64)).astype(np.int8), np.arange(7, 3_007, 100)
+    asked = chance.standard_normal((40, 64)).astype(np.float32)
+    found = passages(*["a"] * len(ends), tokens=tokens[: ends[-1]], token_ends=ends)
+    true = [(of_one @ asked.T / 127).max(axis=0) for of_one in np.split(tokens.astype(float), ends)[:-1]]
+    assert nearest_tokens(asked, found) == pytest.approx(np.array(true), abs=1e-3)
+
+
 def test_without_token_vectors_late_interaction_is_zero() -> None:
     """A model that gives none still ranks."""
     assert features(question("a"), passages("a", "b"), "maxsim", "session_maxsim") == [[0, 0], [0, 0]]
@@ -190,6 +200,7 @@ def test_of_two_that_say_the_same_the_better_stays() -> None:
     found = passages("we met in old rome", "we met in old rome", "we met in old paris", "yes", "yes")
     assert choose.drop_near_duplicates(np.array([1, 0, 2, 4, 3]), found, limit=9).tolist() == [1, 2, 4, 3]
     assert choose.drop_near_duplicates(np.array([1, 0, 2, 4, 3]), found, limit=2).tolist() == [1, 2]
+    assert choose.drop_near_duplicates(np.array([1, 0]), found, limit=0).tolist() == []
     apart = passages("we met in old rome", "we met in old rome", vectors=np.float32([[1, 0], [0, 1]]))
     assert choose.drop_near_duplicates(np.array([0, 1]), apart, limit=9).tolist() == [0, 1]
 
