@@ -9,6 +9,7 @@ Why not over the whole scope: it would have to be read for every question, and i
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -16,12 +17,13 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.ledger.words import Mark
+from pipeline.ledger.words import Mark, word_ids
 from retrieval.fused import dates, late_interaction, lexical, speakers
-from retrieval.fused.passages import Floats, Ints, Passages, Question, WordIds
+from retrieval.fused.passages import Floats, Passages, Question, WordIds
 
 MEANINGS: Final[Mapping[str, str]] = {
     "speaker": "1 when the one speaker named in the question says it, 0 when another does, 0.5 when none is named",
+    "of_self": "1 when the one speaker named in the question says it with I, me, my, we, us or our: of himself",
     "asks": "1 when it holds a question mark: questions are rarely evidence",
     "tells_when": "1 when the question asks when or how long, and it has a word of time",
     "day": "how near it is to a day the question names: 1 from a day before to two after, then less, up to a month",
@@ -37,7 +39,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "maxsim_with_previous": "for each token of the question the nearest in it or the passage before, on average",
     "maxsim_rare_wide": "for each token of the question the nearest in a window of five passages, weighted by rarity",
     "maxsim_around": "for each token of the question the nearest token in it or a passage on either side, on average",
-    "session_maxsim": "mean of its session's best three passages by maxsim_rare with the passages on either side",
+    "maxsim_rare_far": "for each token of the question the nearest within ten passages of it, weighted by rarity",
     "session_words": "share of the question's words, by rarity, that its session's passages at hand have together",
 }
 STANDING: Final = "_standing"
@@ -47,10 +49,11 @@ _WHEN: Final = re.compile(
     r"|什么时候|几月|哪天|哪年|多久",
     re.IGNORECASE,
 )
-_BEST_OF_SESSION: Final = 3
 _SUMMARY_SHARE: Final = np.float32(0.5)
 _AROUND: Final = (-1, 1)
 _WIDE: Final = (-2, -1, 1, 2)
+_FAR: Final = 10
+_OF_SELF: Final = "I me my mine we us our ours 我"
 
 
 def known_features() -> frozenset[str]:
@@ -109,6 +112,13 @@ class Evidence:
     def speaker(self) -> Floats:
         """Who says it."""
         return speakers.match(self._passages.speaker, self._question.named)
+
+    @cached_property
+    def of_self(self) -> Floats:
+        """Whether the one whom the question names says it of himself."""
+        if len(self._question.named) != 1:
+            return np.zeros(self._passages.n, np.float32)
+        return np.asarray(self.speaker * self._passages.with_any(_of_self_ids()), np.float32)
 
     @cached_property
     def asks(self) -> Floats:
@@ -184,7 +194,8 @@ class Evidence:
     @cached_property
     def maxsim_around(self) -> Floats:
         """Tokens, in a window of three."""
-        return late_interaction.weighted_mean(self._nearest_around, np.ones(self._nearest.shape[1]))
+        around = self._passages.best_near(self._nearest, _AROUND)
+        return late_interaction.weighted_mean(around, np.ones(around.shape[1]))
 
     @cached_property
     def maxsim_with_previous(self) -> Floats:
@@ -199,10 +210,10 @@ class Evidence:
         return late_interaction.weighted_mean(wide, self._question.token_weights)
 
     @cached_property
-    def session_maxsim(self) -> Floats:
-        """Tokens, of the session's best."""
-        rare_around = late_interaction.weighted_mean(self._nearest_around, self._question.token_weights)
-        return _mean_of_best(rare_around, self._passages.session_rows, _BEST_OF_SESSION)
+    def maxsim_rare_far(self) -> Floats:
+        """Tokens by rarity, in what is talked about around it, as far as that is at hand."""
+        far = self._passages.best_within(self._nearest, _FAR)
+        return late_interaction.weighted_mean(far, self._question.token_weights)
 
     @cached_property
     def session_words(self) -> Floats:
@@ -238,24 +249,13 @@ class Evidence:
     def _nearest(self) -> Floats:
         return late_interaction.nearest_tokens(self._question.token_vectors, self._passages)
 
-    @cached_property
-    def _nearest_around(self) -> Floats:
-        return self._passages.best_near(self._nearest, _AROUND)
-
     def _marked(self, mark: Mark) -> Floats:
         return (self._passages.marks & mark > 0).astype(np.float32)
 
 
-def _mean_of_best(values: Floats, groups: Ints, n_best: int) -> Floats:
-    """Give each row the mean of its group's best values; groups are numbered from 0 in ascending rows."""
-    if not len(values):
-        return values
-    order = np.lexsort((-values, groups))
-    starts = np.flatnonzero(np.r_[True, np.diff(groups[order]) > 0])
-    rank = np.arange(len(values)) - np.repeat(starts, np.diff(np.r_[starts, len(values)]))
-    best = order[rank < n_best]
-    sums, sizes = np.bincount(groups[best], weights=values[best]), np.bincount(groups[best])
-    return np.asarray((sums / sizes)[groups], np.float32)
+@functools.cache
+def _of_self_ids() -> WordIds:
+    return word_ids(_OF_SELF)
 
 
 def _standing(values: Floats) -> Floats:

@@ -114,6 +114,11 @@ class Passages:
         """Give a passage's words in order."""
         return self.words[int(self.word_ends[row - 1]) if row else 0 : int(self.word_ends[row])]
 
+    def with_any(self, words: WordIds) -> Bools:
+        """Tell which have one of the words: ``(n,) bool``."""
+        so_far = np.concatenate(([0], np.cumsum(np.isin(self.words, words))))
+        return np.asarray(np.diff(so_far[self.word_ends], prepend=0) > 0, np.bool_)
+
     @cached_property
     def session_rows(self) -> Ints:
         """Number the sessions from 0 in the order of the rows: ``(n,) int64``."""
@@ -154,6 +159,16 @@ class Passages:
             rows = np.flatnonzero(self.has[offset])
             best[rows] = np.maximum(best[rows], values[rows + offset])
         return best
+
+    def best_within(self, values: Floats, reach: int) -> Floats:
+        """Give to each passage the greatest of its own value and those at hand up to ``reach`` places away."""
+        if not self.n:
+            return values
+        along = self.session_rows * (int(self.place.max()) + 2 * reach + 1) + self.place  # sessions are out of reach
+        starts = np.searchsorted(along, along - reach)
+        stops = np.searchsorted(along, along + reach, side="right")
+        ended = np.concatenate((values, values[-1:]))  # a slice may stop at the last row, and has to name one
+        return np.asarray(np.maximum.reduceat(ended, np.ravel((starts, stops), order="F"), axis=0)[::2], np.float32)
 
 
 def _pair(n: int, offset: int) -> tuple[slice, slice]:

@@ -86,16 +86,17 @@ def test_a_long_question_meets_many_tokens_in_pieces_that_fit_together() -> None
 
 def test_without_token_vectors_late_interaction_is_zero() -> None:
     """A model that gives none still ranks."""
-    assert features(question("a"), passages("a", "b"), "maxsim", "session_maxsim") == [[0, 0], [0, 0]]
+    assert features(question("a"), passages("a", "b"), "maxsim", "maxsim_rare_far") == [[0, 0], [0, 0]]
 
 
-def test_a_session_is_as_good_as_its_best_three() -> None:
-    """Its passages share the evidence, but for tokens of neighbours, too."""
-    tokens = np.int8([[127, 0], [0, 127], [0, 127], [0, 127], [0, 127]])
-    found = passages(*"abcde", tokens=tokens, token_ends=np.arange(1, 6), session=np.array([1, 1, 1, 1, 2]))
+def test_what_is_said_within_ten_passages_counts() -> None:
+    """An answer stands near the words of the question; another session, or what follows much later, does not."""
+    tokens = np.int8([[127, 0], *[[0, 127]] * 4])
+    places = {"session": np.array([1, 1, 1, 1, 2]), "place": np.array([0, 1, 10, 11, 0])}
+    found = passages(*"abcde", tokens=tokens, token_ends=np.arange(1, 6), **places)
     asked = question("a", token_vectors=np.float32([[1, 0]]), token_weights=np.float32([1]))
-    # with neighbours, the first two passages reach 1, the others 0
-    assert features(asked, found, "session_maxsim") == [[0.6667]] * 4 + [[0]]
+    assert features(asked, found, "maxsim_rare_far") == [[1], [1], [1], [0], [0]]
+    assert found.best_within(np.float32([1, 2, 8, 16, 4]), 9).tolist() == [2, 8, 16, 16, 4]
 
 
 def test_a_session_has_its_words_together() -> None:
@@ -117,6 +118,13 @@ def test_marks_count_when_the_question_is_after_them() -> None:
     found = passages("a", "b", marks=np.array([Mark.TELLS_TIME, Mark.ASKS]))
     assert features(question("When was it?"), found, "tells_when", "asks") == [[1, 0], [0, 1]]
     assert features(question("What was it?"), found, "tells_when", "asks") == [[0, 0], [0, 1]]
+
+
+def test_who_says_it_of_himself_is_told_from_whom_it_is_said_to() -> None:
+    """A question about somebody is answered with "I" by him; when nobody is named, "I" may be anybody."""
+    found = passages("I paint", "you paint", "my cat", "", speaker=["Ann", "Ann", "Bo", "Ann"])
+    assert features(question("a", named=frozenset({"Ann"})), found, "of_self") == [[1], [0], [0], [0]]
+    assert features(question("a"), found, "of_self") == [[0]] * 4
 
 
 def test_every_feature_has_a_meaning_and_copes_with_nothing() -> None:

@@ -72,7 +72,7 @@ def test_it_is_the_default_and_says_how_it_came_to_its_answer(memory: Memory) ->
     assert found.hits[0].session_id == "food"
     assert all(0 < hit.score < 1 for hit in found.hits)
     assert [hit.score for hit in found.hits] == sorted((hit.score for hit in found.hits), reverse=True)
-    assert {"speaker", "session_maxsim"} <= found.hits[0].score_parts.keys()
+    assert {"speaker", "maxsim_rare_far"} <= found.hits[0].score_parts.keys()
     told = found.diagnostics
     assert told.escalations == ()
     assert told.candidates_scanned == len(told.stages["pool"]) == 9
