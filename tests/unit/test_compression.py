@@ -170,6 +170,14 @@ def test_rare_words_stay_rather_than_common_ones() -> None:
     assert all(texts[i].split()[6] in shorten(texts[i], 0.4, known) for i in range(3))
 
 
+def test_what_a_session_comes_back_to_is_as_good_as_what_is_said_once() -> None:
+    """It is what people ask about: weighed by how few texts have it, the topic would go before any aside."""
+    others = [f"note {i} about item {i}" for i in range(20)]
+    texts = ["yoga became relaxing despite knees aching", "yoga suits beginners", "yoga needs patience", *others]
+    assert "yoga" in shorten(texts[0], 0.5, vocabulary(texts))
+    assert "yoga" not in shorten(texts[0], 0.5, vocabulary([*texts, *["yoga again"] * 9]))
+
+
 def test_code_is_kept_as_it_stands() -> None:
     """Lines and indentation of code mean something."""
     code = "```\ndef f():\n    return  1\n```"

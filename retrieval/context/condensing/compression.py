@@ -14,12 +14,13 @@ Sources: Jiang et al. 2023 (LLMLingua: dropping words by how little they tell), 
 
 from __future__ import annotations
 
-import math
 import re
 import threading
+from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from retrieval.context.condensing import protected
@@ -45,6 +46,11 @@ very well wow yeah yep yes
 _FILLERS: Final = frozenset(_FILLERS_TEXT.split())
 _RARITY, _CLAUSE, _BESIDE_FACT = 0.4, 0.45, 0.15
 _STOP_WEIGHT, _FILLER_WEIGHT, _SAID_BEFORE, _ASKED_FOR = 0.15, 0.0, 0.4, 0.6
+_EVERYWHERE, _EVERYWHERE_WEIGHT = 0.2, 0.7
+"""Share of the texts shortened together above which a word tells less, and what it weighs. Why no finer scale: what a
+session comes back to is what is asked about. With weights that fell with the logarithm of the texts, half of each of
+30 LoCoMo turns kept 78 % of the answers' words; now 80 % in conversations 1-3, where this was chosen, 85 % in 4-5.
+At 0.3 and 0.5 it is 82 and 86 %, but planted facts are lost."""
 _BEGINNING: Final = 5
 MAX_CHARS: Final = 32_768
 """Of a text; of a longer one what follows is left out first."""
@@ -66,9 +72,9 @@ class Vocabulary:
     found_in: Mapping[str, int]
 
     def rarity(self, term: str) -> float:
-        """Weigh a word, in (0, 1]: 1 when one text has it."""
+        """Weigh a word: less when most texts have it."""
         n = self.found_in.get(term, 1)
-        return 1.0 if n == 1 else math.log1p(self.n_texts / n) / math.log1p(self.n_texts)
+        return 1.0 if n == 1 or n <= _EVERYWHERE * self.n_texts else _EVERYWHERE_WEIGHT
 
 
 class _Unit(NamedTuple):
@@ -130,11 +136,16 @@ _KEPT: Final = _UnitsKept(_MAX_CHARS_KEPT)
 
 def vocabulary(texts: Iterable[str]) -> Vocabulary:
     """Learn the words of the texts that are shortened together."""
+    return vocabulary_of_parts([text] for text in texts)
+
+
+def vocabulary_of_parts(texts: Iterable[Sequence[str]]) -> Vocabulary:
+    """Learn the words of texts that come in parts, as an exchange does."""
     found_in: Counter[str] = Counter()
     n_texts = 0
-    for text in texts:
+    for parts in texts:
         n_texts += 1
-        found_in.update({term for unit in _KEPT.of(text) for term in unit.terms})
+        found_in.update({term for part in parts for unit in _KEPT.of(part) for term in unit.terms})
     return Vocabulary(max(n_texts, 1), found_in)
 
 
@@ -273,7 +284,10 @@ def _chosen(units: Sequence[_Unit], scores: list[float], room: float) -> list[in
     def size(n: int) -> float:
         return sum(units[place].n_bytes for place in _readable(units, scores, best_first[:n]))
 
-    low, high = sum(unit.is_protected for unit in units), len(units)
+    whole = [units[place].n_bytes for place in best_first]
+    alone = [units[place].n_bytes * _stands_alone(units, scores, place) for place in best_first]
+    low = max(sum(unit.is_protected for unit in units), bisect_right(list(accumulate(whole)), room))
+    high = max(low, bisect_right(list(accumulate(alone)), room))
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if size(middle) <= room else (low, middle - 1)
@@ -284,12 +298,16 @@ def _chosen(units: Sequence[_Unit], scores: list[float], room: float) -> list[in
 def _readable(units: Sequence[_Unit], scores: list[float], chosen: Sequence[int]) -> list[int]:
     """Put units in order, without those that read badly alone."""
     kept = frozenset(chosen)
-    return [place for place in sorted(kept) if units[place].is_protected or _leads_on(units, scores, kept, place)]
+    return [place for place in sorted(kept) if _leads_on(units, scores, kept, place)]
+
+
+def _stands_alone(units: Sequence[_Unit], scores: list[float], place: int) -> bool:
+    return units[place].is_protected or scores[place] > _STOP_WEIGHT
 
 
 def _leads_on(units: Sequence[_Unit], scores: list[float], kept: Collection[int], place: int) -> bool:
     """Tell whether a word stands for itself, or leads to one that does: "of the" alone reads badly."""
-    while scores[place] <= _STOP_WEIGHT and not units[place].is_protected:
+    while not _stands_alone(units, scores, place):
         following = place + 1
         if following == len(units) or units[following].clause != units[place].clause:
             return place - 1 in kept

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -65,7 +64,7 @@ class Adaptive:
         texts = [asked.entries[place].texts for place in taken]
         first = int(np.argmax(scores[taken]))
         shares = spread(texts, share, first if _may_be_whole(asked, texts, first, share) else None)
-        known = compression.vocabulary(chain.from_iterable(texts))
+        known = compression.vocabulary_of_parts(texts)
         pieces: list[Piece] = []
         whole: list[Piece] = []
         vanished: list[int] = []
