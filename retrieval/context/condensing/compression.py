@@ -282,32 +282,29 @@ def _chosen(units: Sequence[_Unit], scores: list[float], room: float) -> list[in
     best_first = sorted(range(len(units)), key=lambda place: (not units[place].is_protected, -scores[place], place))
 
     def size(n: int) -> float:
-        return sum(units[place].n_bytes for place in _readable(units, scores, best_first[:n]))
+        return sum(units[place].n_bytes for place in _readable(units, alone, best_first[:n]))
 
+    alone = [unit.is_protected or score > _STOP_WEIGHT for unit, score in zip(units, scores, strict=True)]
     whole = [units[place].n_bytes for place in best_first]
-    alone = [units[place].n_bytes * _stands_alone(units, scores, place) for place in best_first]
+    at_least = [units[place].n_bytes * alone[place] for place in best_first]
     low = max(sum(unit.is_protected for unit in units), bisect_right(list(accumulate(whole)), room))
-    high = max(low, bisect_right(list(accumulate(alone)), room))
+    high = max(low, bisect_right(list(accumulate(at_least)), room))
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if size(middle) <= room else (low, middle - 1)
     is_nearer = low < len(units) and size(low) < room and size(low + 1) - room < room - size(low)
-    return _readable(units, scores, best_first[: low + is_nearer])
+    return _readable(units, alone, best_first[: low + is_nearer])
 
 
-def _readable(units: Sequence[_Unit], scores: list[float], chosen: Sequence[int]) -> list[int]:
-    """Put units in order, without those that read badly alone."""
+def _readable(units: Sequence[_Unit], alone: Sequence[bool], chosen: Sequence[int]) -> list[int]:
+    """Put units in order, without those that read badly alone; ``alone``: which of all stand for themselves."""
     kept = frozenset(chosen)
-    return [place for place in sorted(kept) if _leads_on(units, scores, kept, place)]
+    return [place for place in sorted(kept) if alone[place] or _leads_on(units, alone, kept, place)]
 
 
-def _stands_alone(units: Sequence[_Unit], scores: list[float], place: int) -> bool:
-    return units[place].is_protected or scores[place] > _STOP_WEIGHT
-
-
-def _leads_on(units: Sequence[_Unit], scores: list[float], kept: Collection[int], place: int) -> bool:
-    """Tell whether a word stands for itself, or leads to one that does: "of the" alone reads badly."""
-    while not _stands_alone(units, scores, place):
+def _leads_on(units: Sequence[_Unit], alone: Sequence[bool], kept: Collection[int], place: int) -> bool:
+    """Tell whether a word leads to one that stands for itself: "of the" alone reads badly."""
+    while not alone[place]:
         following = place + 1
         if following == len(units) or units[following].clause != units[place].clause:
             return place - 1 in kept
@@ -319,7 +316,8 @@ def _leads_on(units: Sequence[_Unit], scores: list[float], kept: Collection[int]
 
 def _written(text: str, units: Sequence[_Unit], kept: list[int]) -> str:
     """Join what stays, with the spaces that stood between; a sentence that lost its end gets its mark back."""
-    ends = {unit.sentence: mark[0] for unit in units if (mark := _SENTENCE_END.search(text[unit.start : unit.stop]))}
+    marked = (unit for unit in units if not text[unit.stop - 1].isalnum())
+    ends = {unit.sentence: mark[0] for unit in marked if (mark := _SENTENCE_END.search(text[unit.start : unit.stop]))}
     parts: list[str] = []
     for number, place in enumerate(kept):
         unit = units[place]
