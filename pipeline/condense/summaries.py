@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pipeline import tokens
 from pipeline.condense.faithful import is_faithful
 
 MOST_SHARE: Final = 0.35
 """Of the tokens of its members, what a summary may have."""
 MOST_TOKENS: Final = 120
-_BYTES_PER_TOKEN: Final = 3
 _ROUNDS: Final = 5
 _FEWEST_TOKENS: Final = 4
 _FIRST_ASKED: Final = 0.7
@@ -55,13 +55,8 @@ def source(members: Sequence[Member]) -> str:
 
 
 def most_tokens(text: str) -> int:
-    """Give how long a summary of a text may be, by `n_tokens`."""
-    return min(int(MOST_SHARE * n_tokens(text)), MOST_TOKENS)
-
-
-def n_tokens(text: str) -> int:
-    """Count one token for every three bytes begun, as a prompt's budget does."""
-    return -(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)
+    """Give how long a summary of a text may be, by `tokens.count`."""
+    return min(int(MOST_SHARE * tokens.count(text)), MOST_TOKENS)
 
 
 def shortened(text: str, summarise: Summarise) -> str:
@@ -77,12 +72,12 @@ def shortened(text: str, summarise: Summarise) -> str:
         if asked < _FEWEST_TOKENS:
             return ""
         summary = summarise(text, asked).strip()
-        if n_tokens(summary) <= limit:
+        if tokens.count(summary) <= limit:
             return summary
-        asked = min(asked - 1, asked * limit // n_tokens(summary))
+        asked = min(asked - 1, asked * limit // tokens.count(summary))
     return ""
 
 
 def is_acceptable(summary: str, text: str) -> bool:
     """Tell whether somebody's summary of a text is short enough, and states nothing that the text does not."""
-    return 0 < n_tokens(summary) <= most_tokens(text) and is_faithful(summary, text)
+    return 0 < tokens.count(summary) <= most_tokens(text) and is_faithful(summary, text)

@@ -6,9 +6,10 @@ import re
 from sys import intern
 from typing import Final
 
-_CJK: Final = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_WORD: Final = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+(?:['’][^\W_{_CJK}]+)?")
-_IS_CJK: Final = re.compile(rf"[{_CJK}]")
+from pipeline.ledger.fulltext import CJK
+
+_WORD: Final = re.compile(rf"[{CJK}]+|[^\W_{CJK}]+(?:['’][^\W_{CJK}]+)?")
+_IS_CJK: Final = re.compile(rf"[{CJK}]")
 _MOST_CHARS: Final = 4_000
 _LEAST_CHARS: Final = 2
 _SHORTEST_PLURAL: Final = 4

@@ -1,5 +1,7 @@
 """What full text sees of a text: scripts written without spaces are given some, one character a word.
 
+Knows the characters of such scripts, for whoever tells words apart.
+
 Why: FTS5's unicode61 takes a run of Chinese as a single word, which no query for a part of it finds.
 """
 
@@ -18,6 +20,11 @@ UNSPACED: Final = (
     "]"
 )
 """A character of a script that is written without spaces, as a regular expression."""
+CJK: Final = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+"""Kana and the usual Han, to stand in a set of a regular expression: what summaries and themes are told apart by.
+
+Why not all of `UNSPACED`: with others, stored summaries and themes would no longer be what is made today.
+"""
 _UNSPACED: Final = re.compile(UNSPACED)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.errors import SummaryError
+from pipeline.ledger.fulltext import CJK
 from pipeline.summarise.invoker import Completion
 
 MODEL: Final = "extractive-1"
@@ -31,7 +32,6 @@ _RELEVANCE: Final = 0.7
 _SHORT_TERMS: Final = 4
 _NAME_BONUS, _NUMBER_BONUS, _DATE_BONUS, _QUESTION_MALUS = 0.20, 0.16, 0.20, 0.08
 
-_CJK: Final = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _SPEAKER = re.compile(r"(?P<who>[^\s:：][^:：\n]{0,79}?)[:：]\s+(?P<rest>\S.*)")
 _END = re.compile(
     r"""(?: (?<=[.!?…]) ["'”’)\]]* \s+ (?=[^\sa-z])  # a mark, a space, and no small letter
@@ -40,8 +40,8 @@ _END = re.compile(
     re.VERBOSE,
 )
 _ABBREVIATION = re.compile(r"(?:^|[\s(])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Mt|vs|etc|No|e\.g|i\.e|a\.m|p\.m)\.$")
-_TERM = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+(?:['’-][^\W_{_CJK}]+)*")
-_IS_CJK = re.compile(rf"[{_CJK}]")
+_TERM = re.compile(rf"[{CJK}]+|[^\W_{CJK}]+(?:['’-][^\W_{CJK}]+)*")
+_IS_CJK = re.compile(rf"[{CJK}]")
 _NAME = re.compile(r"(?<=[^\s.!?…:]\s)[A-Z][^\W\d_]+")
 _NUMBER = re.compile(r"\d")
 _DATE = re.compile(

@@ -18,7 +18,7 @@ from typing import Final
 import stamina
 import structlog
 
-from pipeline import records
+from pipeline import records, tokens
 from pipeline.errors import ConfigError, SummaryError, SummaryRefusedError
 from pipeline.summarise import cache, prompt
 from pipeline.summarise import text as texts
@@ -88,7 +88,7 @@ class SessionSummarizer:
         template_version: str = prompt.TEMPLATE_VERSION,
         *,
         window_tokens: int = 8_000,
-        count_tokens: texts.CountTokens = texts.estimate_tokens,
+        count_tokens: texts.CountTokens = tokens.count,
         attempts: int = 3,
         first_wait_s: float = 0.5,
         prices: Prices | None = None,

@@ -16,7 +16,6 @@ CountTokens = Callable[[str], int]
 CONTINUATION: Final = "  "
 """Begins a line that goes on with the turn above it, so that no line of a turn looks like a new speaker."""
 
-_BYTES_PER_TOKEN: Final = 3
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])")
 
 
@@ -27,14 +26,6 @@ def session_text(turns: Iterable[tuple[str, str]]) -> str:
         for who, content in turns
         if content.strip()
     )
-
-
-def estimate_tokens(text: str) -> int:
-    """Estimate tokens on the safe side: one per three UTF-8 bytes, so one per Chinese character.
-
-    English takes about four bytes per token, so a window is filled to about three quarters.
-    """
-    return -(-len(text.encode()) // _BYTES_PER_TOKEN)
 
 
 def split_text(text: str, max_tokens: int, count_tokens: CountTokens) -> list[str]:

@@ -1,12 +1,7 @@
-"""How tokens are counted when nobody brings a tokenizer; one rule for every block that goes into a prompt."""
+"""How tokens are counted when nobody brings a tokenizer, under the name by which session memory knows it."""
 
 from __future__ import annotations
 
-from typing import Final
+from pipeline.tokens import BYTES_PER_TOKEN, count
 
-BYTES_PER_TOKEN: Final = 3
-
-
-def count(text: str) -> int:
-    """Count one token for every three bytes begun: more than most tokenizers make of a text."""
-    return -(-len(text.encode(errors="replace")) // BYTES_PER_TOKEN)
+__all__ = ["BYTES_PER_TOKEN", "count"]

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline import tokens
 from pipeline.errors import ConfigError, PoisonError, SummaryError, SummaryRefusedError
 from pipeline.summarise import Completion, Prices, SessionSummarizer, prompt, session_text, split_text, summary_key
-from pipeline.summarise.text import clip_text, estimate_tokens
+from pipeline.summarise.text import clip_text
 from tests.fakes import CountingInvoker
 
 TEXT = "Ann: we fly to Lisbon on 3 May 2024.\nBob: the hotel costs 480 euros."
@@ -251,7 +252,7 @@ class TestLongSessions:
         line = "word " * 20_000
         invoker = CountingInvoker(n_words=3)
         summarizer(invoker, tmp_path, window_tokens=8_000).summarize("s", line)
-        assert all(estimate_tokens(text) <= 8_000 for text in invoker.texts)
+        assert all(tokens.count(text) <= 8_000 for text in invoker.texts)
         assert all(text.split(" ")[0] == "word" for text in invoker.texts)
 
 
@@ -270,8 +271,8 @@ class TestText:
     )
     def test_parts_fit_and_lose_nothing(self, text, limit) -> None:
         """Whatever the text: only blanks at the cuts may go."""
-        parts = split_text(text, limit, estimate_tokens)
-        assert all(estimate_tokens(part) <= limit for part in parts)
+        parts = split_text(text, limit, tokens.count)
+        assert all(tokens.count(part) <= limit for part in parts)
         assert "".join("".join(parts).split()) == "".join(text.split())
 
     def test_cuts_stand_between_lines_when_lines_fit(self) -> None:
