@@ -1,7 +1,10 @@
 """Where each scope's files are: one folder per shard, named by a digest so that no scope key ever touches a path.
 
 ``<data_dir>/shards/<aa>/<digest>/`` holds ``ledger.sqlite``, the FAISS snapshots with their manifests, and
-``summaries/``. The real scope key is kept inside the ledger and compared when it is opened.
+``summaries/``. The real scope key is kept inside the ledger and compared when it is opened. After a crash there may
+be a folder without a ledger: it counts as no shard, and is used when the scope is spoken in again.
+
+Why local disks alone: SQLite's WAL is shared memory, which processes on two hosts do not have.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ Facts are looked for in turns above a mark, each once. A session's themes are ma
 only those whose members changed. What a summary model writes counts only if it is short enough and states nothing
 that its source does not; else the most telling sentences stand in its place. Without a model only long sessions are
 condensed: of others readers choose sentences in milliseconds, and few are ever asked for. While the model cannot be
-reached the session waits, and readers make those sentences themselves: nothing is missing meanwhile, and nothing is
-lost. A session
-on which three workers ended is left to its readers until it changes.
+reached the session waits, and readers make those sentences themselves: nothing is missing meanwhile.
+
+A kill leaves the session due, its begun attempt counted; one on which three workers ended is left to its readers
+until it changes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Purging what was forgotten: first a scope's own files, then what the server still holds of it.
 
-That is entries that wait to be ingested, dead letters that belong to what was forgotten, and the bytes of
-both in its append-only file; and the windows of session memory, where hosts share them. Each step may be done twice;
-a kill between them leaves the purge due.
+That is entries that wait to be ingested, dead letters that belong to what was forgotten, and the bytes of both in its
+append-only file; and the windows of session memory, where hosts share them. Each step may be done twice; a kill
+between them leaves the purge due.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Publishing a scope's snapshot when it has outgrown the last one, and purging what was forgotten."""
+"""Publishing a scope's snapshot when it has outgrown the last one, and purging what was forgotten.
+
+The order is what a kill may not change: files are purged before the snapshot is built anew, and the purge is noted
+last, so that a half of it is done again. Until then readers search the snapshot there was, and the ledger.
+"""
 
 from __future__ import annotations
 

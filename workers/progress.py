@@ -1,4 +1,7 @@
-"""How far everything published is from being searchable."""
+"""How far everything published is from being searchable: what `wait` waits for. Reads the stream and the registry.
+
+Why no ledger is opened: there may be ten thousand, and the registry knows which of them have work.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Filling the registry from the shards: it is derived, and whoever is not in it is never rung again."""
+"""Filling the registry from the shards: it is derived, and whoever is not in it is never rung again.
+
+Done at each start of `turnstream up`, before anybody works, and by `doctor --repair`. A kill at any point leaves a
+registry that knows less, or none, and the next start does it again. A damaged one stays beside the new one as
+``registry.sqlite.damaged-<epoch ms>``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Summarising the sessions that are due: once per distinct session text, from the ledger and back into it."""
+"""Summarising the sessions that are due: once per distinct session text, from the ledger and back into it.
+
+A kill leaves the session due; what the model had answered is in the cache, and is not asked for or paid for again. A
+summary is stored for the version of the session that it was made from, or not at all.
+"""
 
 from __future__ import annotations
 

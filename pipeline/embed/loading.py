@@ -1,4 +1,4 @@
-"""Choose and load the backend."""
+"""The one door to a model: its backend chosen by name, and nothing loaded for the backends not chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The exported model on disk: made once, by a child process, under a lock; whole or made again."""
+"""The exported model on disk: made once, by a child process, under a lock; whole or made again.
+
+It is made in ``.<id>-<revision>.<…>.tmp`` and renamed. A kill leaves that draft, which the next export removes; the
+lock ends with its process. A folder whose files do not fit their digests counts as none.
+
+Why digests: a model with a changed byte loads, and gives vectors that look like any others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Looking after a ledger: what it holds, which vectors an index is built from, and what is still to be purged."""
+"""Looking after a ledger: what it holds, which vectors an index is built from, and what is still to be purged.
+
+Each step of a purge is noted under the token it began with (`forgetting` lists the notes). A kill leaves the purge
+due, and it goes on from the last note; something forgotten meanwhile has a token of its own, and is purged after it.
+"""
 
 from __future__ import annotations
 

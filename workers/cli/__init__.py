@@ -1,6 +1,7 @@
 """The `turnstream` command.
 
-feed puts events in, operate runs and looks after the pipeline, ask, past, context and scopes read, demo shows.
+`feed` puts events in, `operate` runs and looks after the pipeline, `examine` says what is wrong, `forget` forgets;
+`ask`, `past`, `context` and `scopes` read, `evaluate` and `fit` measure how well, `demo` shows all of it.
 """
 
 from __future__ import annotations

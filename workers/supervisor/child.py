@@ -1,4 +1,8 @@
-"""One child of the supervisor: started, started again, and ended when it hangs."""
+"""One child of the supervisor: started, started again, and ended when it hangs.
+
+Each is the leader of a process group, which is ended with it: a child's own children would work on beside its
+successor's. One that dies at once again and again is waited for longer each time.
+"""
 
 from __future__ import annotations
 
