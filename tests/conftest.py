@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +13,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from pipeline.errors import TransientError
 from pipeline.stream import connect
 from pipeline.stream.connection import translated
 from tests.commands import CommandLine
+from tests.eventually import eventually
 from tests.postgres import postgres_server
 
 __all__ = ["postgres_server"]
@@ -65,18 +64,14 @@ class RunningServer:
 
     def wait_until_ready(self) -> None:
         """Wait until it answers, its data loaded."""
-        deadline = time.monotonic() + READY_WITHIN_S
         with connect(self.url, timeout_s=5) as client:
-            while True:
-                try:
-                    with translated(client):
-                        client.ping()
-                except TransientError:
-                    assert self.process.poll() is None, f"{self.binary} ended with {self.process.returncode}"
-                    assert time.monotonic() < deadline, f"{self.binary} does not answer"
-                    time.sleep(0.02)
-                else:
-                    return
+
+            def answers() -> bool:
+                assert self.process.poll() is None, f"{self.binary} ended with {self.process.returncode}"
+                with translated(client):
+                    return bool(client.ping())
+
+            eventually(answers, f"{self.binary} answers")
 
     def kill(self) -> None:
         """End it without a chance to save."""

@@ -8,8 +8,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+
+from tests.eventually import eventually
 
 READY_WITHIN_S = 20
 
@@ -70,16 +72,15 @@ class RunningPostgres:
             [binary, "-D", str(self.folder / "data"), "-k", str(self.folder), *quick],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", **_account(),
         )  # fmt: skip
-        deadline = time.monotonic() + READY_WITHIN_S
-        while True:
-            try:
-                self.ask("SELECT 1")
-            except psycopg.OperationalError:
-                assert self.process.poll() is None, f"postgres ended with {self.process.returncode}"
-                assert time.monotonic() < deadline, "postgres does not answer"
-                time.sleep(0.02)
-            else:
-                return
+        process = self.process
+
+        def answers() -> bool:
+            assert process.poll() is None, f"postgres ended with {process.returncode}"
+            with suppress(psycopg.OperationalError):
+                return bool(self.ask("SELECT 1"))
+            return False
+
+        eventually(answers, "postgres answers")
 
     def ask(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Run one statement; gives its rows."""

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -16,10 +15,11 @@ from unittest import mock
 
 import psutil
 
-from pipeline.errors import ShardError, TransientError
+from pipeline.errors import ShardError
 from pipeline.publish import Publisher
 from pipeline.settings import Settings, load_settings
 from pipeline.stream import server_url
+from tests.eventually import eventually
 from workers.cli import common, operate
 from workers.progress import Progress
 
@@ -68,16 +68,15 @@ class RunningPipeline:
 
     def wait_for_server(self) -> None:
         """Wait until its server answers."""
-        deadline = time.monotonic() + DONE_WITHIN_S
-        while True:
-            try:
+
+        def answers() -> bool:
+            assert self.process is None or self.process.poll() is None, "up ended"
+            with suppress(ShardError):
                 self.progress().state()
-            except (TransientError, ShardError):
-                assert self.process is None or self.process.poll() is None, "up ended"
-                assert time.monotonic() < deadline, "the server does not answer"
-                time.sleep(0.05)
-            else:
-                return
+                return True
+            return False
+
+        eventually(answers, "the server answers")
 
     def effective(self) -> Settings:
         """The settings that its commands see."""
@@ -139,15 +138,10 @@ class RunningPipeline:
 
     def wait(self, timeout_s: float = DONE_WITHIN_S) -> None:
         """Wait as the verb does, in this process: until all is searchable and every closed session summarised."""
-        deadline, progress = time.monotonic() + timeout_s, self.progress()
-        while True:
-            try:
-                if not (state := progress.state()).is_waiting:
-                    return
-            except TransientError as error:  # its server is being started again
-                state = error
-            assert time.monotonic() < deadline, f"not done: {state}"
-            time.sleep(0.05)
+        progress = self.progress()
+        eventually(
+            lambda: not progress.state().is_waiting, lambda: f"all is done: {progress.state()}", within_s=timeout_s
+        )
 
     def retrieve(self, query: str, scope: str, *arguments: str) -> list[dict[str, Any]]:
         """Ask in a process of its own."""

@@ -27,6 +27,7 @@ from retrieval import open_memory
 from tests.crash.author import N_SCOPES, Author, Expected
 from tests.crash.background import Background
 from tests.crash.processes import Spawner
+from tests.eventually import eventually
 from tests.running import RunningPipeline
 from workers import liveness
 from workers.embedded import EmbeddedServer
@@ -303,14 +304,15 @@ class Hand:
                 return True
         return False
 
-    def calm(self, within_s: float = 60.0) -> None:
+    def calm(self) -> None:
         """Wait until every probe is searchable."""
-        deadline = time.monotonic() + within_s
-        while self._probes.n_open:
-            assert time.monotonic() < deadline, f"{self._probes.n_open} turns do not become searchable"
+
+        def are_searchable() -> bool:
             self._host.tend()
             self._probes.look()
-            time.sleep(_TICK_S)
+            return not self._probes.n_open
+
+        eventually(are_searchable, lambda: f"{self._probes.n_open} turns are searchable")
 
     def _hit(self, kinds: Sequence[str], stop_s: tuple[float, float] | None) -> bool:
         alive = ((kind, pid) for kind, pids in self._host.pids().items() if kind in kinds for pid in pids)

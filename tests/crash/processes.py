@@ -9,7 +9,6 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from multiprocessing import forkserver
@@ -20,7 +19,6 @@ from unittest import mock
 
 import apsw
 
-from pipeline.errors import TransientError
 from pipeline.settings import load_settings
 from pipeline.shards import LEDGER_FILE, Shards
 from workers.worker import THREAD_VARIABLES
@@ -104,16 +102,3 @@ def rows(data_dir: Path, statement: str) -> list[tuple[Any, ...]]:
             connection.set_busy_timeout(5_000)
             found += connection.execute(statement).fetchall()
     return found
-
-
-def eventually(holds: Callable[[], Any], within_s: float = 60.0) -> Any:
-    """Wait until something holds; gives it."""
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            if value := holds():
-                return value
-        except TransientError:
-            pass
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.02)

@@ -16,7 +16,8 @@ from tests.conftest import RunningServer, StartServer
 from tests.crash.conftest import Row
 from tests.crash.live import numbered
 from tests.crash.poisonable_worker import WAITS_FOR
-from tests.crash.processes import eventually, rows
+from tests.crash.processes import rows
+from tests.eventually import eventually
 from tests.running import RunningPipeline
 
 RANGES = {"5.6": ">=5.6,<5.7", "5.7": ">=5.7,<5.8"}

@@ -15,7 +15,8 @@ from pipeline.publish import Publisher
 from pipeline.records import Scope, Turn
 from tests.crash.conftest import Row
 from tests.crash.live import numbered
-from tests.crash.processes import eventually, rows
+from tests.crash.processes import rows
+from tests.eventually import eventually
 from tests.running import RunningPipeline
 from workers.checkup import verify_data
 
@@ -138,7 +139,7 @@ def fill_ledgers(site: Site, start: int) -> None:
     eventually(lambda: site.says("batch.postponed", "full"))
     assert not {turn.event_id for turn in numbers(start, 30, NEW)} & site.found()
     site.shards.free()
-    eventually(lambda: site.found() == site.accepted, 30)
+    eventually(lambda: site.found() == site.accepted)
 
 
 def fill_snapshots(site: Site, start: int) -> None:
@@ -153,7 +154,7 @@ def fill_snapshots(site: Site, start: int) -> None:
     assert len(site.logged("snapshot.published")) == n_before
     site.shards.free()
     site.publish(numbers(start + 1_900, 1))  # the next turn finds it due; without one a minute would pass
-    eventually(lambda: len(site.logged("snapshot.published")) > n_before, 30)
+    eventually(lambda: len(site.logged("snapshot.published")) > n_before)
 
 
 def fill_server(site: Site, start: int) -> None:
@@ -164,8 +165,8 @@ def fill_server(site: Site, start: int) -> None:
         site.publish(refused, attempts=1)
     eventually(lambda: site.says("child.start_failed", "no space left"))
     site.server.free()
-    eventually(lambda: _accepts(site, refused), 30)
-    eventually(lambda: site.found() == site.accepted, 30)
+    eventually(lambda: _accepts(site, refused))
+    eventually(lambda: site.found() == site.accepted)
 
 
 def _accepts(site: Site, turns: list[Turn]) -> bool:

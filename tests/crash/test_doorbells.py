@@ -19,7 +19,7 @@ from tests.crash.conftest import Row
 from tests.crash.ledger_state import state_of
 from tests.crash.live import EPOCH_S, Live, live, numbered
 from tests.crash.poisonable_worker import WAITS_FOR
-from tests.crash.processes import eventually
+from tests.eventually import eventually
 from workers import app as doorbells
 
 N_SCOPES = 100
@@ -80,7 +80,7 @@ def test_turns_whose_doorbells_were_lost_are_searchable_soon(
             eventually(lambda: thief.stolen >= {scope.key for scope in scopes})
             gate.unlink()
     start = time.monotonic()
-    eventually(site.is_done, SEARCHABLE_WITHIN_S * patience)
+    eventually(site.is_done, within_s=SEARCHABLE_WITHIN_S * patience)
     took_s = time.monotonic() - start
     assert site.rows("SELECT count(*) FROM turns WHERE state <> 2") == [(0,)] * (len(scopes) + 1)
     assert site.wrong() == []

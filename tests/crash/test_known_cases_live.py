@@ -18,7 +18,7 @@ from tests import openai_server
 from tests.conftest import RunningServer
 from tests.crash.conftest import Row
 from tests.crash.live import EPOCH_S, Live, live, numbered
-from tests.crash.processes import eventually
+from tests.eventually import eventually
 
 U = Scope("user", "u")
 CHUNK_SETS = (

@@ -21,7 +21,7 @@ from tests.conftest import RunningServer
 from tests.crash.conftest import Row
 from tests.crash.live import EPOCH_S, Live, live, numbered, of_one_scope
 from tests.crash.poisonable_worker import ANSWERS, DEEDS, KILLS, QUOTES, RAISES
-from tests.crash.processes import eventually
+from tests.eventually import eventually
 
 SAID = "zqx-said-in-confidence"
 NEIGHBOURS = ["heron on the left", "heron on the right"]
@@ -175,7 +175,7 @@ def work_off(site: Live) -> int:
             worker = site.worker()
         return not site.pipeline.progress().state().is_waiting
 
-    eventually(is_done, 120)
+    eventually(is_done, within_s=120)
     worker.kill()
     worker.join()
     return n_deaths

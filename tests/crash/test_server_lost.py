@@ -17,7 +17,7 @@ from tests.crash.background import Background
 from tests.crash.conftest import Row
 from tests.crash.ledger_state import state_of
 from tests.crash.live import Live, live, numbered
-from tests.crash.processes import eventually
+from tests.eventually import eventually
 
 ROW = "FLUSHALL, DEL, NOGROUP, an empty server"
 SCOPES = [Scope("user", f"u{number}") for number in range(4)]
@@ -98,7 +98,7 @@ def test_what_the_server_loses_costs_nothing_that_was_ingested(
             n_accepted = len(platform.accepted)
             eventually(lambda n=n_accepted: len(platform.accepted) > n + 5)
             later = set(platform.accepted[n_accepted + 1 :])  # the one at hand may have been accepted before
-            eventually(lambda later=later: later <= ids(site), 20)
+            eventually(lambda later=later: later <= ids(site))
             done.append(kind)
     eventually(site.is_done)
     found = [event_id for (event_id,) in site.rows(EVENT_IDS)]

@@ -19,7 +19,8 @@ from tests.commands import CommandLine
 from tests.conftest import RunningServer
 from tests.crash import poisonable_worker
 from tests.crash.poisonable_worker import KILLS, RAISES
-from tests.crash.processes import Spawner, eventually, rows
+from tests.crash.processes import Spawner, rows
+from tests.eventually import eventually
 from tests.running import RunningPipeline
 
 TRACES = (
@@ -115,7 +116,7 @@ def test_a_worker_that_was_stopped_for_a_while_loses_and_doubles_nothing(site: S
     """It lives, so its claims are its own; it goes on where it was."""
     site.publish({"u": [f"turn {place}" for place in range(200)]})
     stopped = site.worker("stopped", 0.01)
-    eventually(lambda: site.rows(CLAIMS), 30)
+    eventually(lambda: site.rows(CLAIMS))
     os.kill(stopped.pid, signal.SIGSTOP)
     held = site.rows("SELECT turn_offset FROM turns WHERE state = 1")
     site.worker("other")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pipeline.records import Scope, Turn
 from pipeline.stream import connect
 from tests.commands import CommandLine
 from tests.conftest import StartServer
+from tests.eventually import eventually
 from tests.running import RunningPipeline
 
 N_SESSIONS, N_MESSAGES = 1_500, 4
@@ -47,11 +47,12 @@ def test_a_killed_backfill_goes_on_where_it_was(running: RunningPipeline, transc
     process = subprocess.Popen(
         [sys.executable, "-m", "workers.cli", *command], env=running.environment, stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 60
-    while not list(noted.glob("*.json")):
+
+    def has_noted() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+        return any(noted.glob("*.json"))
+
+    eventually(has_noted, "a position is noted")
     process.kill()
     process.wait()
     report = json.loads(running.run(*command, "--json").stdout)[str(transcript)]

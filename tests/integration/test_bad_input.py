@@ -9,7 +9,6 @@ import re
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from pipeline.stream import connect
 from retrieval import Memory, open_memory
 from tests.commands import CommandLine
 from tests.conftest import StartServer
+from tests.eventually import eventually
 from tests.running import RunningPipeline
 from workers.cli import common
 
@@ -250,12 +250,9 @@ def test_scopes_that_cannot_be_worked_on_cost_their_turns_nothing_and_others_nei
         Shards(data_dir).ledger_path(damaged).write_bytes(b"no database" * 1000)
         pipeline.start()
         publisher.publish_many(turn("second", f"{s.id}-2", s) for s in (foreign, damaged, healthy))
-        deadline = time.monotonic() + 60
-        while not {"scope.refused", "shard.refused"} <= set(re.findall(r"[a-z]+\.refused", log.read_text())):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        while len(pipeline.retrieve("second", "user/healthy")) < 2:
-            assert time.monotonic() < deadline
+        refused = {"scope.refused", "shard.refused"}
+        eventually(lambda: refused <= set(re.findall(r"[a-z]+\.refused", log.read_text())), "both are refused")
+        eventually(lambda: len(pipeline.retrieve("second", "user/healthy")) == 2, "the healthy one goes on")
     text = log.read_text()
     assert "was written with other@1/onnx-int8/384, the settings name hashing@1/hashing/384" in text
     assert "user/damaged" not in text
@@ -446,11 +443,13 @@ def test_a_full_server_refuses_and_loses_nothing(
     assert "full" in refused.err
     assert SAID not in refused.err
     with RunningPipeline(data_dir, server.url, log=tmp_path / "up.log") as pipeline:
-        deadline = time.monotonic() + 150
-        while turnstream(*publish).code != 0:
-            assert time.monotonic() < deadline
+
+        def is_accepted() -> bool:
+            code = turnstream(*publish).code
             pipeline.wait()  # as one would at the keyboard: until there is room again
-        pipeline.wait()
+            return code == 0
+
+        eventually(is_accepted, "there is room for all", within_s=150)
         memory, happened = pipeline.stats()["memory"], pipeline.stats()["events"]
         assert (memory["turns"], memory["searchable"], memory["quarantined"]) == (300, 300, 0)
         assert happened["applied"] == 300

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from pipeline.records import Turn, TurnDeleted
+from tests.eventually import eventually
 from workers.demo.story import load_story
 
 COMMAND = [sys.executable, "-m", "workers.cli", "demo"]
@@ -71,11 +72,12 @@ def start(quick: dict[str, str], temporary: Path) -> Iterator[StartDemo]:
             COMMAND, env=quick, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
         )
         processes.append(process)
-        deadline = time.monotonic() + 60
-        while len(processes_on(temporary)) < n_processes:
+
+        def has_begun() -> bool:
             assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+            return len(processes_on(temporary)) >= n_processes
+
+        eventually(has_begun, f"{n_processes} processes")
         return process
 
     yield started
@@ -170,10 +172,7 @@ def test_a_killed_demo_takes_its_pipeline_with_it(start: StartDemo, temporary: P
     process = start(5)
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 60
-    while processes_on(temporary):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    eventually(lambda: not processes_on(temporary), "none is left")
     (folder,) = temporary.glob("turnstream*")
     shutil.rmtree(folder)
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -32,6 +31,7 @@ from pipeline.settings import load_settings
 from pipeline.shards import Shards
 from pipeline.stream import TurnStream, check_server, connect
 from tests.conftest import BINARIES, RunningServer
+from tests.eventually import eventually
 from workers.ingester import Ingester
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -152,10 +152,8 @@ def test_a_killed_server_has_what_it_wrote(server: ConfiguredServer) -> None:
     """A publisher was told that it is safe, and will not send it again."""
     stream = stream_of(server)
     ids = [stream.append(b"%d" % n) for n in range(200)]
-    while stream.client.info("persistence")[
-        "aof_buffer_length"
-    ]:  # put off while the disk is busy: redis.conf says so
-        time.sleep(0.01)
+    # It is put off while the disk is busy: redis.conf says so.
+    eventually(lambda: not stream.client.info("persistence")["aof_buffer_length"], "it is flushed")
     server.kill()
     server.start()
     assert [entry.id for entry in stream_of(server).read("c", count=1000, block_ms=0)] == ids
@@ -375,8 +373,7 @@ def rewrite(url: str, n_times: int) -> None:
     with connect(url, timeout_s=5) as client:
         for _ in range(n_times):
             client.bgrewriteaof()
-            while client.info("persistence")["aof_rewrite_in_progress"]:
-                time.sleep(0.005)
+            eventually(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "it is rewritten")
 
 
 def test_a_damaged_ledger_is_named_and_the_others_copied(

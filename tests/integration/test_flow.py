@@ -19,7 +19,7 @@ from pipeline.shards import Shards
 from retrieval import open_memory
 from tests import openai_server
 from tests.commands import CommandLine
-from tests.crash.processes import eventually
+from tests.eventually import eventually
 from tests.running import RunningPipeline
 from workers.checkup import verify_data
 
@@ -264,9 +264,7 @@ def test_two_ingesters_share_the_stream(data_dir: Path) -> None:
         with pipeline.publisher() as publisher:
             for batch in range(5):
                 publisher.publish_many(turn(f"item {n}", 1000 * batch + n) for n in range(200))
-                while "ingester" not in pipeline.children():
-                    time.sleep(0.05)  # both may be between two lives
-                os.kill(pipeline.children()["ingester"], signal.SIGKILL)
+                os.kill(wait_for_child(pipeline, "ingester"), signal.SIGKILL)  # both may be between two lives
                 time.sleep(0.3)
         pipeline.wait()
         memory = pipeline.stats()["memory"]

@@ -24,7 +24,7 @@ from retrieval import open_memory
 from tests import openai_server
 from tests.commands import CommandLine
 from tests.conftest import StartServer
-from tests.crash.processes import eventually
+from tests.eventually import eventually
 from tests.ledgers import remember, summarise
 from tests.running import RunningPipeline
 from workers.app import EMBED_TURNS, QUEUES, make_app, ring

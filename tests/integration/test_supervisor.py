@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from pipeline.errors import ConfigError
+from tests.eventually import eventually
 from workers.supervisor import ChildSpec, DataFolderLock, Supervisor
 
 WITHIN_S = 15
@@ -51,13 +52,6 @@ if manner == "parent":
 with (folder / (name + ".pids")).open("a") as pids: pids.write(f"{os.getpid()}\\n")
 while True: time.sleep(0.01 if manner == "stubborn" else 60)
 """
-
-
-def eventually(claim: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not claim():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 class Up:

@@ -16,7 +16,8 @@ from pipeline.publish import Publisher
 from pipeline.records import Scope, Turn
 from pipeline.stream import connect
 from tests.conftest import StartServer
-from tests.crash.processes import Spawner, eventually
+from tests.crash.processes import Spawner
+from tests.eventually import eventually
 from tests.running import RunningPipeline
 from workers.liveness import WORKER, promise_of, pulse_path
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.errors import TransientError
 from pipeline.records import Scope, Turn
 from tests.commands import CommandLine
+from tests.eventually import eventually
 from tests.running import RunningPipeline
 
 ALICE = Scope("user", "alice")
@@ -117,15 +117,12 @@ def test_up_starts_again_after_it_was_killed(data_dir: Path, tmp_path: Path) -> 
 
 def publish_at_last(pipeline: RunningPipeline, turns: list[Turn]) -> None:
     """Publish again and again: at first the server may be the one left over, which is about to be replaced."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            with pipeline.publisher() as publisher:
-                publisher.publish_many(turns)
-        except TransientError:
-            assert time.monotonic() < deadline
-        else:
-            return
+
+    def is_accepted() -> list[str]:
+        with pipeline.publisher() as publisher:
+            return publisher.publish_many(turns)
+
+    eventually(is_accepted, "the server takes them")
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.6, 1.2, 2.0, 3.0])
@@ -151,10 +148,7 @@ def test_up_can_be_ended_while_the_model_is_exported(data_dir: Path, tmp_path: P
     pipeline.start()
     assert pipeline.process is not None
     up = psutil.Process(pipeline.process.pid)
-    deadline = time.monotonic() + 60
-    while not (exports := [p for child in up.children() for p in child.children()]):
-        assert time.monotonic() < deadline, "nobody exports the model"
-        time.sleep(0.1)
+    exports = eventually(lambda: [p for child in up.children() for p in child.children()], "the model is exported")
     time.sleep(1)
     assert pipeline.stop() == 0
     assert not [process for process in exports if process.is_running() and process.status() != "zombie"]
@@ -164,12 +158,11 @@ def test_up_can_be_ended_while_the_model_is_exported(data_dir: Path, tmp_path: P
 
 def assert_nothing_runs_on(data_dir: Path) -> None:
     """No process is left that was told of this folder; one that was asked to end is given a moment."""
-    deadline = time.monotonic() + 20
-    while left := [
-        p.info["pid"] for p in psutil.process_iter(["pid"]) if p.pid != os.getpid() and _knows(p, data_dir)
-    ]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+
+    def left() -> list[int]:
+        return [p.pid for p in psutil.process_iter() if p.pid != os.getpid() and _knows(p, data_dir)]
+
+    eventually(lambda: not left(), lambda: f"the end of {left()}")
 
 
 def _knows(process: psutil.Process, data_dir: Path) -> bool:
