@@ -21,7 +21,7 @@ from retrieval.arguments import checked
 from retrieval.cognitive_score import Weights
 from retrieval.context.context import ContextWriter
 from retrieval.context.entries.entry import Outcome
-from retrieval.context.session.session_memory import SessionMemory, SessionStore
+from retrieval.context.session.session_memory import SessionMemory, SessionResources
 from retrieval.fused.model import Models, models_of
 from retrieval.fused_retriever import FusedRetriever
 from retrieval.hits import Retrieval, to_hit
@@ -92,10 +92,10 @@ class Memory(PastSessions):
         self._loading = threading.Lock()
         self._loaded: tuple[QueryEmbedder, int] | None = None
         self._model_survives_fork = model_survives_fork
-        self._session_store = SessionStore(self._readers, context or ContextSettings(), clock=clock)
+        self._session_resources = SessionResources(self._readers, context or ContextSettings(), clock=clock)
         sessions = SessionSearch(self._readers, lambda: self.embedder, models=self._models, clock=clock or epoch_ms)
         contexts = ContextWriter(
-            self._session_store,
+            self._session_resources,
             lambda: self.embedder,
             self.retrieve,
             lambda query, scope: sessions.search(query, scope, profile="keyword"),
@@ -220,7 +220,7 @@ class Memory(PastSessions):
         Raises:
             PoisonError: the scope is not KIND/ID.
         """
-        return SessionMemory(Scope.parse(scope) if isinstance(scope, str) else scope, self._session_store)
+        return SessionMemory(Scope.parse(scope) if isinstance(scope, str) else scope, self._session_resources)
 
     @checked
     def remember(  # noqa: PLR0913 - the public surface; all but four have defaults
@@ -264,7 +264,7 @@ class Memory(PastSessions):
     def close(self) -> None:
         """Close what is open; a later retrieve opens it again."""
         self._readers.close()
-        self._session_store.close()
+        self._session_resources.close()
 
     def _is_usable(self, loaded_by: int) -> bool:
         return self._model_survives_fork or loaded_by == os.getpid()

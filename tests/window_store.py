@@ -51,7 +51,8 @@ class Store:
 
     def kept(self, memory: Memory, session_id: str) -> list[str]:
         """The ids in the store itself, without what a ledger adds."""
-        return [kept.entry.entry_id for kept in memory._session_store.windows.recent(SessionKey(SCOPE, session_id))]
+        recent = memory._session_resources.windows.recent(SessionKey(SCOPE, session_id))
+        return [kept.entry.entry_id for kept in recent]
 
     def raw(self) -> bytes:
         """All that the server holds."""

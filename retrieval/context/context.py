@@ -25,8 +25,8 @@ from retrieval.context.layout.answer import Context
 from retrieval.context.layout.block import Layout
 from retrieval.context.protocol import Asked, CountTokens, Offer, Strategy
 from retrieval.context.ranking import answering, relevance
-from retrieval.context.session.archive import SessionEntries
-from retrieval.context.session.session_memory import SessionMemory, SessionStore
+from retrieval.context.session.session_cache import SessionEntries
+from retrieval.context.session.session_memory import SessionMemory, SessionResources
 from retrieval.embedded_question import Asked as Embedded
 from retrieval.embedded_question import ask
 from retrieval.fused.model import Models
@@ -72,7 +72,7 @@ class ContextWriter:
     """Writes contexts; safe to share between threads, and after a fork.
 
     Args:
-        store: the session memories.
+        shared: what session memories work with.
         load_embedder: gives the embedding model, when an objective is first compared with entries that have vectors.
         retrieve: finds what other sessions say.
         search: the same without the model.
@@ -84,21 +84,21 @@ class ContextWriter:
 
     def __init__(
         self,
-        store: SessionStore,
+        shared: SessionResources,
         load_embedder: Callable[[], QueryEmbedder],
         retrieve: Retrieve,
         search: Search,
         *,
         models: Models,
     ) -> None:
-        self._store = store
+        self._shared = shared
         self._load_embedder = load_embedder
         self._retrieve = retrieve
         self._search = search
         self._models = models
-        self._layout = Layout.read(store.settings.template)
+        self._layout = Layout.read(shared.settings.template)
         self._facts = _FactsKept(_MAX_BYTES_KEPT)
-        self._condensed = CondensedScopes(store.readers)
+        self._condensed = CondensedScopes(shared.readers)
 
     def context(
         self,
@@ -134,15 +134,15 @@ class ContextWriter:
             TransientError: the ledger is locked, or the server of the windows does not answer; try again.
         """
         where = Scope.parse(scope) if isinstance(scope, str) else scope
-        name = self._store.settings.strategy if strategy is None else strategy
+        name = self._shared.settings.strategy if strategy is None else strategy
         chosen = resolved(name)
-        room = self._store.settings.max_tokens_for_context if max_tokens is None else max_tokens
+        room = self._shared.settings.max_tokens_for_context if max_tokens is None else max_tokens
         require_not_negative(max_tokens=room)
         aim = objective if objective and objective.strip() else None
         notes: list[str] = []
-        with self._store.readers.gate.passing():
+        with self._shared.readers.gate.passing():
             model = self._model_for(where, session_id, name, aim)
-            found = SessionMemory(where, self._store).entries(session_id)
+            found = SessionMemory(where, self._shared).entries(session_id)
             if found.entries:
                 asked = self._asked(where, session_id, found, name, aim, room, model, notes)
                 offer = pinned.first(chosen.offer(asked), asked)
@@ -160,7 +160,7 @@ class ContextWriter:
         """
         if objective is None or strategy == "fixed":
             return ""
-        with self._store.readers.session_view(scope) as opened:
+        with self._shared.readers.session_view(scope) as opened:
             is_embedded = (
                 opened is not None
                 and session_reads.card(opened[0], session_id) is not None
@@ -191,8 +191,8 @@ class ContextWriter:
             vectors=found.vectors,
             objective=objective,
             objective_vector=None,
-            now_ms=self._store.clock(),
-            settings=self._store.settings,
+            now_ms=self._shared.clock(),
+            settings=self._shared.settings,
             max_tokens=room,
             facts=facts,
             condensed=self._condensed.of(scope, session_id),
@@ -224,7 +224,7 @@ class ContextWriter:
                 f"the memory of {scope} was embedded with {model_key}, the settings name {embedder.model_key};"
                 " set TURNSTREAM_EMBEDDING__MODEL and __BACKEND back, or backfill into a new data folder"
             )
-        with self._store.readers.view(scope, model_key) as view:
+        with self._shared.readers.view(scope, model_key) as view:
             names = passage_reads.speakers(view.connection) if view else []
         question = _question(objective, names, embedder)
         if isinstance(question, str):
@@ -232,7 +232,7 @@ class ContextWriter:
             return asked
         embedded = replace(asked, objective_vector=question.embedded.vector)
         compared = relevance.compared(embedded, facts)
-        with self._store.readers.view(scope, model_key) as view:
+        with self._shared.readers.view(scope, model_key) as view:
             if view is None:  # forgotten meanwhile
                 return replace(embedded, compared=compared)
             likely = answering.chances(

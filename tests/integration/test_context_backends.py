@@ -174,7 +174,7 @@ def test_after_a_long_silence_a_session_starts_anew(store: Store) -> None:
     assert sessions.load("s1").conversation_history == ()
     memory.remember("s1", SCOPE, "three", "done")
     assert [past.objective for past in sessions.load("s1").conversation_history] == ["three"]
-    assert len(memory._session_store.archive.entries(SCOPE, "s1").entries) == 3
+    assert len(memory._session_resources.cache.entries(SCOPE, "s1").entries) == 3
 
 
 @every
@@ -275,7 +275,7 @@ def test_the_set_of_sessions_shrinks_with_their_windows(store: Store, monkeypatc
     """Each purge walks it; and a purge deletes nothing that came after it looked."""
     memory, key = store.bot(ttl_s=3600), SessionKey(SCOPE, "s1")
     index = f"turnstream:windows:{{{key.scope_digest.hex()}}}"
-    windows: Any = memory._session_store.windows
+    windows: Any = memory._session_resources.windows
     for session_id in ("s1", "forgotten", "expired", "damaged"):
         memory.remember(session_id, SCOPE, "ask", "answer")
     store.damage("damaged", b"{")

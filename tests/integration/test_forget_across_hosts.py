@@ -34,7 +34,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def windows_of(memory: Memory) -> Any:
-    return memory._session_store.windows
+    return memory._session_resources.windows
 
 
 def objectives(memory: Memory) -> list[str]:

@@ -15,7 +15,7 @@ from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import identifiers
 from retrieval.context.protocol import facts_of
 from retrieval.context.ranking.relevance import relevance
-from retrieval.context.session.archive import SessionEntries
+from retrieval.context.session.session_cache import SessionEntries
 from tests.entries import asked, entry
 
 POOL = [

@@ -1,4 +1,4 @@
-"""Exchanges are told from turns alone; the archive keeps them up to date and never tells anything else."""
+"""Exchanges are told from turns alone; the cache keeps them up to date and never tells anything else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.records import Event, Scope, SessionDeleted, TurnDeleted
 from pipeline.shards import Shards
 from retrieval.context.entries import exchanges
 from retrieval.context.entries.entry import Entry, Outcome
-from retrieval.context.session.archive import SessionArchive, SessionEntries
+from retrieval.context.session.session_cache import SessionCache, SessionEntries
 from retrieval.reader import ShardReaders
 from tests.fakes import FakeEmbedder
 from tests.ledgers import NOW_MS, open_ledger, remember, turn
@@ -82,7 +82,7 @@ def test_other_words_for_roles_ask_and_answer_too() -> None:
 
 
 def test_an_answer_that_nobody_asked_for_is_kept() -> None:
-    """The archive loses nothing, a greeting included."""
+    """The cache loses nothing, a greeting included."""
     assert pairs(said(("assistant", "Hello!"), ("user", "Hi"), ("assistant", "Yes?"))) == [
         ("", "Hello!"),
         ("Hi", "Yes?"),
@@ -172,26 +172,26 @@ def snapshot(found: SessionEntries) -> tuple[object, ...]:
 
 
 def test_late_edited_and_deleted_turns_give_the_same_entries_in_any_order(tmp_path: Path) -> None:
-    """Delivery order leaves no trace, in an archive that looked after each event neither."""
+    """Delivery order leaves no trace, in a cache that looked after each event neither."""
     expected = {("one", "uno"), ("two, rather", "")}
     outcomes = set()
     for number, order in enumerate(random.Random(3).sample(list(permutations(EVENTS)), 12)):
         shards = Shards(tmp_path / str(number))
-        archive = SessionArchive(ShardReaders(shards))
+        cache = SessionCache(ShardReaders(shards))
         for event in order:
             remember(shards, SCOPE, [event], EMBEDDER)
-            seen = archive.entries(SCOPE, "s1")
-            assert snapshot(seen) == snapshot(SessionArchive(ShardReaders(shards)).entries(SCOPE, "s1"))
+            seen = cache.entries(SCOPE, "s1")
+            assert snapshot(seen) == snapshot(SessionCache(ShardReaders(shards)).entries(SCOPE, "s1"))
         assert set(pairs(seen.entries)) == expected
         outcomes.add(str(snapshot(seen)))
     assert len(outcomes) == 1
 
 
-def test_the_archive_follows_any_story(tmp_path: Path) -> None:
+def test_the_cache_follows_any_story(tmp_path: Path) -> None:
     """What is added to what is known must be what is read afresh, roles and names changing on the way."""
     luck = random.Random(7)
     shards = Shards(tmp_path)
-    archive = SessionArchive(ShardReaders(shards))
+    cache = SessionCache(ShardReaders(shards))
     for step in range(60):
         published: list[Event] = []
         for n in range(luck.choice([1, 1, 2, 3])):
@@ -209,8 +209,8 @@ def test_the_archive_follows_any_story(tmp_path: Path) -> None:
                 TurnDeleted(scope=SCOPE, session_id="s1", turn_id=gone, timestamp_ms=NOW_MS, event_id=f"d{step}")
             )
         remember(shards, SCOPE, published, EMBEDDER)
-        found = archive.entries(SCOPE, "s1")
-        assert snapshot(found) == snapshot(SessionArchive(ShardReaders(shards)).entries(SCOPE, "s1")), step
+        found = cache.entries(SCOPE, "s1")
+        assert snapshot(found) == snapshot(SessionCache(ShardReaders(shards)).entries(SCOPE, "s1")), step
 
 
 @pytest.mark.parametrize(
@@ -219,62 +219,62 @@ def test_the_archive_follows_any_story(tmp_path: Path) -> None:
 def test_a_turn_that_changes_what_was_settled_is_seen(tmp_path: Path, last: dict[str, Any]) -> None:
     """One more of an old name, or the first of another role, tells old exchanges anew."""
     shards = Shards(tmp_path)
-    archive = SessionArchive(ShardReaders(shards))
+    cache = SessionCache(ShardReaders(shards))
     named = [
         turn(SCOPE, f"n{n}", f"named {n}", at=1.6e9 + n, metadata={"turnstream.exchange": "x"}) for n in range(2)
     ]
     talk = [turn(SCOPE, f"e{n}", f"talk {n}", at=1.6e9 + 9 + n, speaker=("Ann", "Bo")[n % 2]) for n in range(6)]
     for event in [*named, *talk, turn(SCOPE, "last", "last", at=1.6e9 + 99, **last)]:
         remember(shards, SCOPE, [event], EMBEDDER)
-        assert snapshot(archive.entries(SCOPE, "s1")) == snapshot(
-            SessionArchive(ShardReaders(shards)).entries(SCOPE, "s1")
+        assert snapshot(cache.entries(SCOPE, "s1")) == snapshot(
+            SessionCache(ShardReaders(shards)).entries(SCOPE, "s1")
         )
 
 
 def test_vectors_come_when_turns_are_embedded(tmp_path: Path) -> None:
     """A row of zeros says so until then; no change of the turns announces it."""
     shards = Shards(tmp_path)
-    archive = SessionArchive(ShardReaders(shards))
+    cache = SessionCache(ShardReaders(shards))
     remember(shards, SCOPE, EVENTS[:2], EMBEDDER)
-    before = archive.entries(SCOPE, "s1")
+    before = cache.entries(SCOPE, "s1")
     ledger = open_ledger(shards, SCOPE)
     events.apply(ledger, [turn(SCOPE, "e9", "three", at=1.6e9 + 99)], now_ms=NOW_MS)
     ledger.close()
-    waiting = archive.entries(SCOPE, "s1")
+    waiting = cache.entries(SCOPE, "s1")
     assert waiting.version > before.version
     assert np.linalg.norm(waiting.vectors, axis=1).round(5).tolist() == [1, 0]
     remember(shards, SCOPE, [], EMBEDDER)
-    embedded = archive.entries(SCOPE, "s1")
+    embedded = cache.entries(SCOPE, "s1")
     assert embedded.version == waiting.version
     assert np.allclose(embedded.vectors[1], EMBEDDER.embed(["three"])[0], atol=1e-3)
     assert np.allclose(embedded.vectors[0], EMBEDDER.embed(["one uno"])[0], atol=1e-3)
 
 
-def test_a_forgotten_session_is_gone_from_an_archive_that_knew_it(tmp_path: Path) -> None:
+def test_a_forgotten_session_is_gone_from_a_cache_that_knew_it(tmp_path: Path) -> None:
     """Deleted is gone from the commit on, caches included."""
     shards = Shards(tmp_path)
-    archive = SessionArchive(ShardReaders(shards))
+    cache = SessionCache(ShardReaders(shards))
     remember(shards, SCOPE, EVENTS[:2], EMBEDDER)
-    assert archive.entries(SCOPE, "s1").entries
+    assert cache.entries(SCOPE, "s1").entries
     remember(
         shards, SCOPE, [SessionDeleted(scope=SCOPE, session_id="s1", timestamp_ms=NOW_MS, event_id="x")], EMBEDDER
     )
-    assert archive.entries(SCOPE, "s1").entries == ()
+    assert cache.entries(SCOPE, "s1").entries == ()
 
 
 def test_a_scope_that_does_not_exist_has_no_entries_and_is_not_made(tmp_path: Path) -> None:
     """Asking creates nothing."""
-    assert SessionArchive(ShardReaders(Shards(tmp_path))).entries(SCOPE, "s1").entries == ()
+    assert SessionCache(ShardReaders(Shards(tmp_path))).entries(SCOPE, "s1").entries == ()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_kept_of_sessions_is_bounded(tmp_path: Path) -> None:
     """A bot with many sessions must not grow for ever; one that was let go is read again."""
     shards = Shards(tmp_path)
-    archive = SessionArchive(ShardReaders(shards), max_bytes=20_000)
+    cache = SessionCache(ShardReaders(shards), max_bytes=20_000)
     remember(shards, SCOPE, [turn(SCOPE, f"e{n}", "x" * 1_000, session=f"s{n}") for n in range(30)], EMBEDDER)
     for _ in range(2):
         for n in range(30):
-            assert len(archive.entries(SCOPE, f"s{n}").entries) == 1
-            assert archive.n_bytes == sum(session.n_bytes for session in archive._known.values()) <= 20_000
-    assert 1 <= len(archive._known) < 10
+            assert len(cache.entries(SCOPE, f"s{n}").entries) == 1
+            assert cache.n_bytes == sum(session.n_bytes for session in cache._known.values()) <= 20_000
+    assert 1 <= len(cache._known) < 10

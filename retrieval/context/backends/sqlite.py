@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from pipeline.records import Scope
 from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey
-from retrieval.context.session.archive import SessionArchive
+from retrieval.context.session.session_cache import SessionCache
 
 
 class SqliteWindows:
     """The ends of sessions in their ledgers.
 
     Args:
-        archive: reads them.
+        cache: reads them.
         limits: what a window holds.
     """
 
-    def __init__(self, archive: SessionArchive, limits: Limits) -> None:
-        self._archive = archive
+    def __init__(self, cache: SessionCache, limits: Limits) -> None:
+        self._cache = cache
         self._limits = limits
 
     def check(self) -> None:
@@ -35,7 +35,7 @@ class SqliteWindows:
             ShardError: the scope's ledger is damaged.
             TransientError: the ledger is locked; try again.
         """
-        entries = self._archive.entries(key.scope, key.session_id).entries
+        entries = self._cache.entries(key.scope, key.session_id).entries
         return tuple(Kept(entry, ()) for entry in entries[-self._limits.n_exchanges :])
 
     def forget(self, key: SessionKey) -> None:

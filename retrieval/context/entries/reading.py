@@ -1,4 +1,4 @@
-"""The entries of a session read once, by who keeps nothing of it: the same that `archive` gives."""
+"""The entries of a session read once, by who keeps nothing of it: the same that `SessionCache` gives."""
 
 from __future__ import annotations
 

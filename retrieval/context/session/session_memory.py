@@ -27,8 +27,8 @@ from retrieval.context.backends.protocol import Kept, SessionKey, Windows
 from retrieval.context.backends.sqlite import SqliteWindows
 from retrieval.context.entries.entry import Entry, Outcome
 from retrieval.context.session import ledger_writing, remembered
-from retrieval.context.session.archive import SessionArchive, SessionEntries
 from retrieval.context.session.remembered import Report
+from retrieval.context.session.session_cache import SessionCache, SessionEntries
 from retrieval.reader import ShardReaders
 
 _ID_BYTES: Final = 16
@@ -61,7 +61,7 @@ class SessionRecord:
     last_updated: datetime | None = None
 
 
-class SessionStore:
+class SessionResources:
     """What the session memories of a process share; safe to share between threads, and after a fork.
 
     Args:
@@ -76,13 +76,13 @@ class SessionStore:
     def __init__(
         self, readers: ShardReaders, settings: ContextSettings, *, clock: Callable[[], int] | None = None
     ) -> None:
-        self.archive = SessionArchive(readers)
+        self.cache = SessionCache(readers)
         self.readers = readers
         self.settings = settings
         self.clock = clock or _epoch_ms
         self.limits = opening.limits_of(settings)
         self.windows: Windows = opening.open_shared(settings) or (
-            InMemoryWindows(self.limits) if settings.backend == "memory" else SqliteWindows(self.archive, self.limits)
+            InMemoryWindows(self.limits) if settings.backend == "memory" else SqliteWindows(self.cache, self.limits)
         )
 
     def close(self) -> None:
@@ -95,12 +95,12 @@ class SessionMemory:
 
     Args:
         scope: whose.
-        store: where.
+        shared: where, and with what.
     """
 
-    def __init__(self, scope: Scope, store: SessionStore) -> None:
+    def __init__(self, scope: Scope, shared: SessionResources) -> None:
         self.scope = scope
-        self._store = store
+        self._shared = shared
 
     @checked
     def load(self, session_id: str | None = None) -> SessionRecord:
@@ -117,8 +117,8 @@ class SessionMemory:
         """
         if session_id is None:
             return SessionRecord(secrets.token_urlsafe(_ID_BYTES))
-        settings = self._store.settings
-        entries = self.entries(session_id).entries[-self._store.limits.n_exchanges :]
+        settings = self._shared.settings
+        entries = self.entries(session_id).entries[-self._shared.limits.n_exchanges :]
         conclusions = [entry.conclusion for entry in entries if entry.conclusion]
         return SessionRecord(
             session_id,
@@ -140,15 +140,15 @@ class SessionMemory:
             ConfigError: that server refuses us.
         """
         key = self._key(session_id)
-        with self._store.readers.gate.passing():
-            found = self._store.archive.entries(self.scope, session_id)
-            known = {entry.entry_id for entry in found.entries[-10 * self._store.limits.n_exchanges :]}
-            others = [kept for kept in self._store.windows.recent(key) if kept.entry.entry_id not in known]
+        with self._shared.readers.gate.passing():
+            found = self._shared.cache.entries(self.scope, session_id)
+            known = {entry.entry_id for entry in found.entries[-10 * self._shared.limits.n_exchanges :]}
+            others = [kept for kept in self._shared.windows.recent(key) if kept.entry.entry_id not in known]
             if others:
                 known = {entry.entry_id for entry in found.entries}
                 others = [kept for kept in others if kept.entry.entry_id not in known]
             found = _with_others(found, [kept.entry for kept in others if not self._is_forgotten(session_id, kept)])
-        start = record.first_living(found.entries, self._store.clock(), self._store.limits.ttl_ms)
+        start = record.first_living(found.entries, self._shared.clock(), self._shared.limits.ttl_ms)
         if start == 0:
             return found
         return replace(found, entries=found.entries[start:], vectors=found.vectors[start:])
@@ -209,16 +209,16 @@ class SessionMemory:
         return self._keep(session_id, report)
 
     def _keep(self, session_id: str, report: Report) -> str:
-        now_ms = self._store.clock()
+        now_ms = self._shared.clock()
         turns = remembered.turns_of(self.scope, session_id, report, now_ms=now_ms)
         turn_ids = tuple(turn.turn_id for turn in turns)
-        with self._store.readers.gate.passing():
-            self._store.windows.check()  # before anything is written
+        with self._shared.readers.gate.passing():
+            self._shared.windows.check()  # before anything is written
             is_new = ledger_writing.apply(
-                self._store.readers.shards,
+                self._shared.readers.shards,
                 turns,
                 now_ms=now_ms,
-                busy_timeout_ms=self._store.readers.busy_timeout_ms,
+                busy_timeout_ms=self._shared.readers.busy_timeout_ms,
             )
             entry = remembered.entry_of(turns) if is_new else self._stored(session_id, turn_ids[0])
             self._share(SessionKey(self.scope, session_id), Kept(entry, turn_ids))
@@ -238,15 +238,15 @@ class SessionMemory:
             ConfigError: that server refuses us.
         """
         key = self._key(session_id)
-        with self._store.readers.gate.passing():
+        with self._shared.readers.gate.passing():
             ledger_writing.forget_session(
-                self._store.readers.shards,
+                self._shared.readers.shards,
                 self.scope,
                 session_id,
-                now_ms=self._store.clock(),
-                busy_timeout_ms=self._store.readers.busy_timeout_ms,
+                now_ms=self._shared.clock(),
+                busy_timeout_ms=self._shared.readers.busy_timeout_ms,
             )
-            self._store.windows.forget(key)
+            self._shared.windows.forget(key)
 
     def _key(self, session_id: str) -> SessionKey:
         if not session_id.strip():
@@ -259,7 +259,7 @@ class SessionMemory:
         Raises:
             NotFoundError: it was forgotten.
         """
-        for entry in reversed(self._store.archive.entries(self.scope, session_id).entries):
+        for entry in reversed(self._shared.cache.entries(self.scope, session_id).entries):
             if entry.entry_id == entry_id:
                 return entry
         raise NotFoundError(ledger_writing.why_forgotten(session_id))
@@ -271,9 +271,9 @@ class SessionMemory:
             TransientError: the server does not answer.
         """
         try:
-            self._store.windows.append(key, kept)
+            self._shared.windows.append(key, kept)
             if self._is_forgotten(key.session_id, kept):  # a purge may have looked before it was there
-                self._store.windows.purge(self.scope, self._is_forgotten)
+                self._shared.windows.purge(self.scope, self._is_forgotten)
         except TransientError as error:
             raise TransientError(
                 f"remembered as {kept.entry.entry_id!r}, but not yet where other hosts see it: {error};"
@@ -281,7 +281,7 @@ class SessionMemory:
             ) from error
 
     def _is_forgotten(self, session_id: str, kept: Kept) -> bool:
-        with self._store.readers.session_view(self.scope) as opened:
+        with self._shared.readers.session_view(self.scope) as opened:
             return opened is not None and any(
                 forgetting.is_forgotten(opened[0], session_id, turn_id, kept.entry.time_ms)
                 for turn_id in kept.turn_ids

@@ -59,8 +59,8 @@ class SessionEntries:
 EMPTY: Final = SessionEntries((), np.empty((0, 0), dtype=np.float32))
 
 
-class SessionArchive:
-    """Reads sessions; safe to share between threads, and after a fork.
+class SessionCache:
+    """The sessions asked for lately, read and brought up to date; safe to share between threads, and after a fork.
 
     Args:
         readers: the open shards.
