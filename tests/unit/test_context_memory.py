@@ -8,7 +8,6 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,11 +30,6 @@ OTHER = Scope("user", "u43")
 NOW_S = NOW_MS / 1000
 ROLES = ("user", "assistant")
 ALIKE = ("a/b", "a:b", "a", "A", "a ", "__proto__", "constructor", "s" * 300, "🦀", "%", "*", "a_b")
-
-
-@pytest.fixture
-def shards(data_dir: Path) -> Shards:
-    return Shards(data_dir)
 
 
 OpenMemory = Callable[..., Memory]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -37,11 +36,6 @@ class Reading:
         if self.word in query:
             raise RuntimeError("cannot read this")
         return [float(self.word in text) for text in texts]
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Shards:
-    return Shards(tmp_path)
 
 
 def opened(shards: Shards, embedder: FakeEmbedder, reranker: Reading | None = None) -> Memory:

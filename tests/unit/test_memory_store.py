@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from pipeline.errors import DimensionMismatchError
 from pipeline.records import Mood, Scope
-from pipeline.shards import Shards
 from retrieval.cognitive_score import Weights
 from retrieval.memory_store import MemoryStore
-from retrieval.reader import ShardReaders
-from tests.fakes import FakeEmbedder
 from tests.ledgers import NOW_MS, remember, turn
 
 SCOPE = Scope("user", "u1")
@@ -24,19 +17,8 @@ NOW_S = NOW_MS / 1000
 
 
 @pytest.fixture
-def embedder() -> FakeEmbedder:
-    return FakeEmbedder()
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Shards:
-    return Shards(tmp_path)
-
-
-@pytest.fixture
-def store(shards, embedder) -> Iterator[MemoryStore]:
-    with closing(ShardReaders(shards)) as readers:
-        yield MemoryStore(readers, embedder, clock=lambda: NOW_MS)
+def store(readers, embedder) -> MemoryStore:
+    return MemoryStore(readers, embedder, clock=lambda: NOW_MS)
 
 
 def test_collection_is_named_after_the_scope() -> None:
@@ -117,11 +99,11 @@ def test_the_clock_can_be_given(shards, store, embedder) -> None:
 
 
 @pytest.mark.parametrize("query", ["words", np.ones(64, dtype=np.float32)])
-def test_a_missing_scope_gives_nothing_and_embeds_nothing(store, embedder, query, tmp_path) -> None:
+def test_a_missing_scope_gives_nothing_and_embeds_nothing(store, embedder, query, data_dir) -> None:
     """A first-time user costs neither a model call nor a folder."""
     result = store.query(query, SCOPE, top_k=5)
     assert (result.scored, result.candidates_scanned, embedder.n_embedded) == ((), 0, 0)
-    assert list(tmp_path.iterdir()) == []
+    assert list(data_dir.iterdir()) == []
 
 
 def test_a_vector_is_compared_by_its_direction(shards, store, embedder) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import apsw
 import numpy as np
@@ -14,7 +13,6 @@ from pipeline.ledger import passage_reads
 from pipeline.ledger.schema import DDL
 from pipeline.ledger.words import Mark, word_ids
 from pipeline.records import Scope, TurnDeleted
-from pipeline.shards import Shards
 from retrieval.embedded_question import ask
 from retrieval.passage_search import Found, find
 from retrieval.reader import ShardReaders
@@ -23,17 +21,6 @@ from tests.ledgers import NOW_MS, publish_snapshot, remember, turn
 
 SCOPE = Scope("user", "u1")
 EMBEDDER = FakeTokenEmbedder()
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Shards:
-    return Shards(tmp_path)
-
-
-@pytest.fixture
-def readers(shards: Shards) -> Iterator[ShardReaders]:
-    with closing(ShardReaders(shards)) as opened:
-        yield opened
 
 
 def search(readers: ShardReaders, query: str, **limits: int) -> Found:

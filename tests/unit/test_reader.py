@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 
 from pipeline.errors import DimensionMismatchError, ModelMismatchError, ShardError
 from pipeline.records import Scope, Turn, TurnDeleted
-from pipeline.shards import Shards
 from retrieval.reader import ShardReaders
 from retrieval.tail import Tail
 from retrieval.trace_search import Nearest, is_among
@@ -24,22 +21,6 @@ from tests.ledgers import open_ledger, publish_snapshot, remember, turn
 
 SCOPE = Scope("user", "u1")
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen")
-
-
-@pytest.fixture
-def embedder() -> FakeEmbedder:
-    return FakeEmbedder()
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Shards:
-    return Shards(tmp_path)
-
-
-@pytest.fixture
-def readers(shards: Shards) -> Iterator[ShardReaders]:
-    with closing(ShardReaders(shards)) as opened:
-        yield opened
 
 
 def turns(first: int, stop: int, *, session: str = "s1") -> list[Turn]:
@@ -237,11 +218,11 @@ def test_an_approximate_index_does_not_lose_hits(shards, readers, embedder) -> N
     assert len(found(readers, embedder, "ant bee", 600)) == 600
 
 
-def test_reading_a_missing_scope_makes_nothing(readers, embedder, tmp_path) -> None:
+def test_reading_a_missing_scope_makes_nothing(readers, embedder, data_dir) -> None:
     """A typing mistake in a scope must not leave a folder."""
     with readers.view(SCOPE, embedder.model_key) as view:
         assert view is None
-    assert list(tmp_path.iterdir()) == []
+    assert list(data_dir.iterdir()) == []
 
 
 def test_a_removed_and_recreated_scope_is_noticed(shards, readers, embedder) -> None:

@@ -6,7 +6,6 @@ import random
 import string
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,11 +54,6 @@ def apply(shards: Shards, published: Sequence[Event], *, seal: bool = False) -> 
 def found(memory: Memory, query: str, **options: Any) -> list[Found]:
     hits = memory.search(query, SCOPE, limit=50, window=0, profile="keyword", **options)
     return [Found(hit.session_id, hit.score, hit.anchor_index) for hit in hits]
-
-
-@pytest.fixture
-def shards(data_dir: Path) -> Shards:
-    return Shards(data_dir)
 
 
 @pytest.fixture

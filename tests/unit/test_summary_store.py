@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 
 from pipeline.errors import DimensionMismatchError, ModelMismatchError, TransientError
 from pipeline.records import Scope, SessionDeleted
-from pipeline.shards import Shards
 from retrieval.reader import ShardReaders
 from retrieval.summary_store import SessionSummaryStore
 from tests.fakes import FakeEmbedder
@@ -23,19 +21,8 @@ SCOPE = Scope("user", "u1")
 
 
 @pytest.fixture
-def embedder() -> FakeEmbedder:
-    return FakeEmbedder()
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Shards:
-    return Shards(tmp_path)
-
-
-@pytest.fixture
-def store(shards, embedder) -> Iterator[SessionSummaryStore]:
-    with closing(ShardReaders(shards)) as readers:
-        yield SessionSummaryStore(readers, embedder, clock=lambda: NOW_MS)
+def store(readers, embedder) -> SessionSummaryStore:
+    return SessionSummaryStore(readers, embedder, clock=lambda: NOW_MS)
 
 
 def test_collection_is_named_after_the_scope() -> None:
@@ -72,10 +59,10 @@ def test_indexing_again_replaces(store) -> None:
 
 
 @pytest.mark.parametrize("blank", ["", " \n\t"])
-def test_a_blank_summary_changes_nothing(store, embedder, blank, tmp_path) -> None:
+def test_a_blank_summary_changes_nothing(store, embedder, blank, data_dir) -> None:
     """Neither a vector nor a folder, and an earlier summary stays."""
     store.index_session(SCOPE, "s", blank)
-    assert (embedder.n_embedded, list(tmp_path.iterdir())) == (0, [])
+    assert (embedder.n_embedded, list(data_dir.iterdir())) == (0, [])
     store.index_session(SCOPE, "s", "kept")
     store.index_session(SCOPE, "s", blank)
     assert [row.text for row in store.list_sessions(SCOPE)] == ["kept"]
