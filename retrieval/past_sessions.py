@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline import tokens
 from pipeline.records import Scope
 from retrieval.arguments import checked
-from retrieval.context import tokens
 from retrieval.context.context import ContextWriter
 from retrieval.context.layout.answer import Context
 from retrieval.context.protocol import CountTokens

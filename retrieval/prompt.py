@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
-from retrieval.context.tokens import BYTES_PER_TOKEN
+from pipeline.tokens import BYTES_PER_TOKEN
 
 _LIKELY: Final = "Remembered from earlier sessions."
 _UNLIKELY: Final = (

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol, cast
 
+from pipeline import tokens
 from pipeline.errors import ConfigError, ModelMismatchError, TransientError
 from pipeline.ledger import passage_reads, session_reads
 from pipeline.ledger.connection import read_meta
 from pipeline.records import Scope
-from retrieval.context import elsewhere, tokens
+from retrieval.context import elsewhere
 from retrieval.context.condensing.condensed import CondensedScopes
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.layout import budget, pinned

@@ -20,6 +20,7 @@ from tests.crash.ledger_state import state_of
 from tests.crash.live import EPOCH_S, Live, live, numbered
 from tests.crash.poisonable_worker import WAITS_FOR
 from tests.eventually import eventually
+from tests.running import DONE_WITHIN_S
 from workers import app as doorbells
 
 N_SCOPES = 100
@@ -103,7 +104,7 @@ def test_doorbells_doubled_fifty_times_change_nothing(site: Live, row: Row, long
                 doorbells.ring(app, task, [scope.key for scope in often], scopes_per_task=50)
     site.worker("w1")
     site.worker("w2")
-    site.pipeline.wait()
+    site.pipeline.wait(DONE_WITHIN_S * long)
     eventually(lambda: all(site.stream.n_waiting(queue) == 0 for queue in doorbells.QUEUES))
     states = state_of(site.data_dir)
     for one, other in zip(once, often, strict=True):

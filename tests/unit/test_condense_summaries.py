@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline import tokens
 from pipeline.condense import summaries
 from pipeline.condense.summaries import Member
-from retrieval.context import tokens
 from retrieval.context.condensing.themes import extracted
 from tests.topics import TOPICS
 

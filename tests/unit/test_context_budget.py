@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.context import tokens
+from pipeline import tokens
 from retrieval.context.layout import budget
 from retrieval.context.protocol import Decision, Offer, Piece
 

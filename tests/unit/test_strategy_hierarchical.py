@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline import tokens
 from pipeline.condense.profile import ProfileFact, Stated, resolve
-from retrieval.context import tokens
 from retrieval.context.condensing.condensed import Condensed
 from retrieval.context.condensing.tiers import long_term, short_term, tiers
 from retrieval.context.entries.entry import Entry, Outcome

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline import tokens
 from pipeline.condense.faithful import unfounded
-from retrieval.context import tokens
 from retrieval.context.condensing.condensed import Condensed
 from retrieval.context.condensing.themes import SEMANTIC_VERBATIM
 from retrieval.context.entries.entry import Entry

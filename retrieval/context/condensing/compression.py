@@ -23,18 +23,18 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from pipeline.ledger.fulltext import CJK
 from retrieval.context.condensing import protected
 from retrieval.fused.lexical import STOP_WORDS
 
 MARK: Final = "[…]"
 """Ends a text from which something was left out."""
 
-_UNSPACED: Final = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _UNIT: Final = re.compile(
-    rf"[^\s{_UNSPACED}。！？；，、：]+|[{_UNSPACED}][^\s。！？；，、：]*[。！？；，、：…]*|[。！？；，、：]+"
+    rf"[^\s{CJK}。！？；，、：]+|[{CJK}][^\s。！？；，、：]*[。！？；，、：…]*|[。！？；，、：]+"
 )
-_IS_UNSPACED: Final = re.compile(rf"[{_UNSPACED}]")
-_TERM: Final = re.compile(rf"[{_UNSPACED}]{{1,2}}|[^\W_{_UNSPACED}]+(?:['’-][^\W_{_UNSPACED}]+)*")
+_IS_CJK: Final = re.compile(rf"[{CJK}]")
+_TERM: Final = re.compile(rf"[{CJK}]{{1,2}}|[^\W_{CJK}]+(?:['’-][^\W_{CJK}]+)*")
 _APOSTROPHE: Final = re.compile("['’]")
 _SENTENCE_END: Final = re.compile(r"[.!?。！？…]+[\"'”’)\]]*$")
 _FILLERS_TEXT: Final = """

@@ -26,7 +26,7 @@ from functools import lru_cache
 from statistics import fmean
 from typing import Final
 
-from retrieval.context import tokens
+from pipeline import tokens
 from retrieval.context.condensing import protected
 from retrieval.context.condensing.compression import MAX_CHARS, telling_words
 from retrieval.context.entries.entry import Entry

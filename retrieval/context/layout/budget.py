@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from retrieval.context import tokens
+from pipeline import tokens
 from retrieval.context.layout.answer import Context
 from retrieval.context.layout.block import Layout, item
 from retrieval.context.protocol import CountTokens, Decision, Offer, Piece

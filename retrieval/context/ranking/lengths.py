@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from pipeline.tokens import BYTES_PER_TOKEN
 from retrieval.context.entries.entry_facts import EntryFacts
 from retrieval.context.entries.words import Scores
-from retrieval.context.tokens import BYTES_PER_TOKEN
 
 ROOMS: Final = 2
 """Of the entries that fill a second room some may do where longer ones do not fit."""

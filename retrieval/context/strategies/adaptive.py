@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.context import tokens
+from pipeline import tokens
 from retrieval.context.condensing import compression, pacing
 from retrieval.context.condensing.pacing import SHARES, Level
 from retrieval.context.entries.entry import Entry

@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
+from pipeline import tokens
 from pipeline.condense.profile import ProfileFact
 from pipeline.condense.terms import terms
-from retrieval.context import tokens
 from retrieval.context.condensing.themes import IMMEDIATE, SHORT_TERM, Group, Groups, digest_of
 from retrieval.context.condensing.tiers import LongTerm, Tiers, long_term, short_term, tiers
 from retrieval.context.entries.words import Scores

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from retrieval.context import tokens
+from pipeline import tokens
 from retrieval.context.entries.words import Scores
 from retrieval.context.layout.answer import Decisions
 from retrieval.context.layout.wording import exchanges_within
