@@ -6,8 +6,9 @@ at the first command, in ways that are no errors of a server.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from pipeline.errors import ConfigError
@@ -22,6 +23,14 @@ _TLS_OPTIONS: Final = (
     *("ssl_ca_path", "ssl_password", "ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version", "ssl_ciphers"),
     *_TLS_FILES,
 )
+
+
+class _Client(Protocol):
+    @property
+    def connection_pool(self) -> Any: ...
+
+
+C = TypeVar("C", bound=_Client)
 
 
 def require_readable(url: str, setting: str) -> None:
@@ -49,3 +58,22 @@ def require_readable(url: str, setting: str) -> None:
     for name in _TLS_FILES:
         if name in said and not Path(said[name]).is_file():
             raise ConfigError(f"{setting}: {name} names no file that can be read")
+
+
+def made(client: Callable[[], C], setting: str, library_error: type[Exception]) -> C:
+    """Make a client, and one connection that connects nobody: it says now what an option cannot be.
+
+    Args:
+        client: makes it of an address that is readable.
+        setting: the variable that the address is from.
+        library_error: what the library raises for an option it cannot read, beside errors of Python's.
+
+    Raises:
+        ConfigError: an option has a value that cannot be.
+    """
+    try:
+        new = client()
+        new.connection_pool.connection_class(**new.connection_pool.connection_kwargs)
+    except (ValueError, TypeError, library_error) as error:
+        raise ConfigError(f"{setting}: an option of it cannot be read; use such as redis://host:6379/0") from error
+    return new

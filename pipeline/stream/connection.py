@@ -20,8 +20,8 @@ from redis import exceptions as redis_errors
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from pipeline import server_address
 from pipeline.errors import Backpressure, ConfigError, ServerUnreachableError, TransientError, TurnstreamError
-from pipeline.server_address import require_readable
 
 _SETTING: Final = "TURNSTREAM_REDIS__URL"
 MIN_MAJOR_VERSION: Final = 7
@@ -53,21 +53,19 @@ def connect(url: str, *, timeout_s: float) -> redis.Redis:
     Raises:
         ConfigError: the URL cannot be read.
     """
-    require_readable(url, _SETTING)
-    try:
-        client = redis.Redis.from_url(
+    server_address.require_readable(url, _SETTING)
+    return server_address.made(
+        lambda: redis.Redis.from_url(
             url,
             protocol=2,  # the same replies from every server and every version of the library
             decode_responses=False,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
-        )
-        pool = client.connection_pool
-        pool.connection_class(**pool.connection_kwargs)  # connects nobody; says now what an option cannot be
-    except (ValueError, TypeError, redis_errors.RedisError) as error:
-        raise ConfigError(f"{_SETTING}: an option of it cannot be read; use such as redis://host:6379/0") from error
-    return client
+        ),
+        _SETTING,
+        redis_errors.RedisError,
+    )
 
 
 def address(client: redis.Redis) -> str:

@@ -26,9 +26,9 @@ from redis import exceptions as redis_errors
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from pipeline import server_address
 from pipeline.errors import ConfigError, ServerUnreachableError, TransientError, TurnstreamError
 from pipeline.records import Scope
-from pipeline.server_address import require_readable
 from pipeline.settings import mask_url
 from retrieval.context.backends import record
 from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey, scope_digest
@@ -96,24 +96,21 @@ class RedisWindows:
     """
 
     def __init__(self, url: str, limits: Limits, *, timeout_s: float = 5.0) -> None:
-        require_readable(url, _SETTING)
+        server_address.require_readable(url, _SETTING)
         self._limits = limits
         self._address = mask_url(url)
-        try:
-            self._client: redis.Redis = redis.Redis.from_url(
+        self._client: redis.Redis = server_address.made(
+            lambda: redis.Redis.from_url(
                 url,
                 protocol=2,
                 decode_responses=False,
                 socket_timeout=timeout_s,
                 socket_connect_timeout=timeout_s,
                 retry=Retry(NoBackoff(), 0),
-            )
-            pool = self._client.connection_pool
-            pool.connection_class(**pool.connection_kwargs)  # connects nobody; says now what an option cannot be
-        except (ValueError, TypeError, redis_errors.RedisError) as error:
-            raise ConfigError(
-                f"{_SETTING}: an option of it cannot be read; use such as redis://host:6379/0"
-            ) from error
+            ),
+            _SETTING,
+            redis_errors.RedisError,
+        )
         self._replace = self._client.register_script(_REPLACE)
         self._forget = self._client.register_script(_FORGET)
         self._set_aside = self._client.register_script(_SET_ASIDE)
