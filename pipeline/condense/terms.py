@@ -6,7 +6,7 @@ import re
 from sys import intern
 from typing import Final
 
-from pipeline.ledger.fulltext import CJK
+from pipeline.scripts import CJK
 
 _WORD: Final = re.compile(rf"[{CJK}]+|[^\W_{CJK}]+(?:['’][^\W_{CJK}]+)?")
 _IS_CJK: Final = re.compile(rf"[{CJK}]")

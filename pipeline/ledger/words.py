@@ -19,7 +19,8 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.ledger.fulltext import UNSPACED, index_form
+from pipeline.ledger.fulltext import index_form
+from pipeline.scripts import UNSPACED
 
 TOKENIZER: Final = ("porter", "unicode61", "remove_diacritics", "2")
 """As the table ``fulltext`` names it."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.errors import SummaryError
-from pipeline.ledger.fulltext import CJK
+from pipeline.scripts import CJK
 from pipeline.summarise.invoker import Completion
 
 MODEL: Final = "extractive-1"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import apsw
 
-from pipeline.ledger.fulltext import UNSPACED
+from pipeline.scripts import UNSPACED
 
 _STOP: Final[frozenset[str]] = frozenset(
     re.findall(

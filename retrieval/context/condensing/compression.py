@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from pipeline.ledger.fulltext import CJK
+from pipeline.scripts import CJK
 from retrieval.context.condensing import protected
 from retrieval.fused.lexical import STOP_WORDS
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.ledger import words
-from pipeline.ledger.fulltext import UNSPACED
 from pipeline.ledger.words import WordIds
+from pipeline.scripts import UNSPACED
 from retrieval.context.entries.entry import Entry
 from retrieval.fused.asking import stop_stems
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import regex
 
-from pipeline.ledger.fulltext import UNSPACED
+from pipeline.scripts import UNSPACED
 
 ELLIPSIS: Final = "…"
 _GRAPHEME: Final = regex.compile(r"\X")
