@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.embed import one_core
 from pipeline.embed.pooling import normalise
 from pipeline.embed.protocol import Floats
 from pipeline.errors import ConfigError
@@ -26,8 +27,6 @@ from pipeline.errors import ConfigError
 N_COMPONENTS: Final = 64
 SCALE: Final = 127
 """A kept vector is a unit vector times this, rounded."""
-_ONE_CORE: Final = 1 << 18
-"""Multiplications of a product that is not split over the cores. Source: OpenBLAS, interface/gemm.c."""
 
 TokenVectors = npt.NDArray[np.int8]
 
@@ -49,17 +48,9 @@ class Projection:
         return normalise(np.asarray((normalise(states) - self.mean) @ self.components, np.float32))
 
     def unit_on_one_core(self, states: Floats) -> Floats:
-        """Do the same for the few tokens of a question, some at a time.
-
-        Why: numpy splits a larger product over all cores, and then waits for the busiest: 16 ms of a query, measured
-        on two busy ones.
-        """
-        centred = normalise(states) - self.mean
+        """Do the same for the few tokens of a question."""
         projected = np.empty((len(states), self.dimension), np.float32)
-        n_rows = max(_ONE_CORE // self.components.size, 1)
-        for start in range(0, len(states), n_rows):
-            rows = slice(start, start + n_rows)
-            np.matmul(centred[rows], self.components, out=projected[rows])
+        one_core.multiply(normalise(states) - self.mean, self.components, into=projected)
         return normalise(projected)
 
     def small(self, states: Floats) -> TokenVectors:

@@ -11,15 +11,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.embed import one_core
 from retrieval.fused.passages import Floats, Passages
 
 SCALE: Final = 127
 """A stored token vector is a unit vector times this, rounded."""
-
-
-_ONE_CORE: Final = 1 << 18
-"""Multiplications of one product. A larger one is split over all cores, and then waits for the busiest of them:
-measured on two busy cores, 50 ms instead of 2 for a question of 34 tokens. Source: OpenBLAS, interface/gemm.c."""
 
 
 def nearest_tokens(token_vectors: Floats, passages: Passages) -> Floats:
@@ -45,10 +41,7 @@ def _cosines(token_vectors: Floats, tokens: npt.NDArray[np.int8]) -> Floats:
     """
     ours = np.ascontiguousarray(token_vectors / np.float32(SCALE))
     cosines = np.empty((len(ours), len(tokens)), np.float32)
-    n_rows = max(_ONE_CORE // ours.size, 1)
-    for start in range(0, len(tokens), n_rows):
-        block = slice(start, start + n_rows)
-        np.matmul(ours, tokens[block].astype(np.float32).T, out=cosines[:, block])
+    one_core.multiply(tokens, ours.T, into=cosines.T)
     return cosines
 
 
