@@ -77,7 +77,7 @@ def fit_weights(
     spread = np.concatenate([example.columns for example in useful]).std(axis=0)
     scale = signs / np.where(spread > 0, spread, 1)
     stacked = _stack(useful, scale)
-    fitted = _minimise(lambda weights: _listwise(weights, *stacked, penalty), len(features), at_least_zero=True)
+    fitted = _minimise(lambda weights: _listwise(weights, *stacked, penalty), np.ones(len(features), np.bool_))
     return dict(zip(features, (fitted * scale).tolist(), strict=True))
 
 
@@ -116,7 +116,8 @@ def calibrate(
         labels.append(example.is_evidence[order])
         best_rows.append(known[0])
     found, is_evidence = np.concatenate(rows), np.concatenate(labels).astype(float)
-    fitted = _minimise(lambda weights: _logistic(weights, found, is_evidence), found.shape[1], at_least_zero=False)
+    falls_with_rank = np.array([False, False, True, False])  # how far behind: the worse one is never more probable
+    fitted = _minimise(lambda weights: _logistic(weights, found, is_evidence), falls_with_rank)
     without = np.array([example.is_foreign for example in examples], np.bool_)
     probable = 1 / (1 + np.exp(-(np.array(best_rows) @ fitted)))
     threshold = float(np.quantile(probable[without], refused)) if without.any() else 0.0
@@ -189,17 +190,18 @@ def _logistic(weights: Doubles, rows: Doubles, labels: Doubles) -> tuple[float, 
     return loss, gradient, hessian
 
 
-def _minimise(objective: Objective, n_weights: int, *, at_least_zero: bool) -> Doubles:
-    """Minimise a convex function by Newton's method; with a bound, over the weights that it does not hold at zero."""
-    weights = np.zeros(n_weights)
+def _minimise(objective: Objective, at_least_zero: Bools) -> Doubles:
+    """Minimise a convex function by Newton's method, over the weights that their bound does not hold at zero."""
+    weights = np.zeros(len(at_least_zero))
     loss, gradient, hessian = objective(weights)
     for _ in range(_MOST_STEPS):
-        free = ~((weights <= 0) & (gradient > 0)) if at_least_zero else np.ones(n_weights, np.bool_)
-        step = np.zeros(n_weights)
+        free = ~(at_least_zero & (weights <= 0) & (gradient > 0))
+        step = np.zeros(len(weights))
         step[free] = np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
         size, before = 1.0, loss
         while size > _SMALLEST_GAIN:
-            tried = np.maximum(weights - size * step, 0) if at_least_zero else weights - size * step
+            tried = weights - size * step
+            tried = np.where(at_least_zero, np.maximum(tried, 0), tried)
             outcome = objective(tried)
             if outcome[0] < before:
                 weights, (loss, gradient, hessian) = tried, outcome

@@ -8,16 +8,16 @@ writes such a file from labelled questions.
 from __future__ import annotations
 
 import functools
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.errors import ConfigError
 from retrieval.fused.features import known_features, needs_summaries, needs_tokens
@@ -27,6 +27,10 @@ FORMAT: Final = 1
 BESIDE: Final = ("none", "window", "summary")
 """What may count beside a turn: nothing, its neighbours and its session's best, or its session's summary."""
 SPEAKER: Final = "speaker"
+_GREATEST: Final = 1e6
+"""Of a number in the file, either way: sums of greater ones would leave float32."""
+_GREATEST_EXPONENT: Final = 80
+"""Its power of e is a float32; that of 89 is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,7 @@ class Calibration:
     Attributes:
         intercept: what it begins with.
         best: times the best score of the question, without what its speaker adds.
-        behind: times how far a candidate's score is behind the best (0 or less).
+        behind: times how far a candidate's score is behind the best (0 or less); at least 0.
         stranger: added when the question names somebody, or something, the scope never mentions.
         threshold: when the best candidate is less probable than this, the scope is likely not to know the answer.
     """
@@ -83,7 +87,7 @@ class Model:
             + known.behind * (scores - scores[best])
             + known.stranger * names_a_stranger
         )
-        return np.asarray(1 / (1 + np.exp(-exponent)), np.float32)
+        return np.asarray(1 / (1 + np.exp(np.minimum(-exponent, _GREATEST_EXPONENT))), np.float32)
 
 
 class Models(NamedTuple):
@@ -116,7 +120,7 @@ def models_of(path: Path | None, beside: str = "window") -> Models:
     Where there are no token vectors the file counts if it does without them; else the bundled model does.
 
     Raises:
-        ConfigError: the file cannot be read, or names a feature that does not exist.
+        ConfigError: the file cannot be read, or holds what a model cannot use; names the key.
     """
     if path is None:
         return bundled_models(beside)
@@ -130,28 +134,60 @@ def load_model(path: Path) -> Model:
     """Read coefficients that `turnstream fit` wrote.
 
     Raises:
-        ConfigError: the file cannot be read, or names a feature that does not exist.
+        ConfigError: the file cannot be read, or holds what a model cannot use; names the key.
     """
     return _load(path)
 
 
+_Number = Annotated[float, Field(ge=-_GREATEST, le=_GREATEST)]
+
+
+class _Strict(BaseModel):
+    """Take no text or truth value for a number, and no key that means nothing."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class _FeatureFields(_Strict):
+    meaning: str = ""
+    weight: _Number
+
+
+class _CalibrationFields(_Strict):
+    intercept: _Number
+    best: _Number
+    behind: float = Field(ge=0, le=_GREATEST)
+    stranger: _Number
+    threshold: float = Field(ge=0, le=1)
+
+
+class _FileFields(_Strict):
+    format: int = Field(ge=FORMAT, le=FORMAT)
+    features: dict[str, _FeatureFields] = Field(min_length=1)
+    calibration: _CalibrationFields
+
+
 def _load(source: Traversable) -> Model:
     try:
-        return _model(tomllib.loads(source.read_text(encoding="utf-8")))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{source} is no file of coefficients ({error!r}); write one with 'turnstream fit',"
-            " or unset TURNSTREAM_RETRIEVAL__COEFFICIENTS"
-        ) from error
+        text = source.read_text(encoding="utf-8")
+        if text.startswith("\ufeff"):
+            raise _refused(source, "begins with a byte order mark; save it as UTF-8 without one")
+        read = _FileFields.model_validate(tomllib.loads(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _refused(source, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except (OSError, ValueError, OverflowError) as error:
+        raise _refused(source, str(error)) from error
+    except RecursionError as error:
+        raise _refused(source, "is nested too deeply") from error
+    if unknown := sorted(read.features.keys() - known_features()):
+        raise _refused(source, f"features.{unknown[0]}: there is no such feature")
+    weights = {name: feature.weight for name, feature in read.features.items()}
+    return Model(weights, Calibration(**read.calibration.model_dump()))
 
 
-def _model(read: dict[str, Any]) -> Model:
-    if read["format"] != FORMAT:
-        raise ValueError(f"format {read['format']}, expected {FORMAT}")
-    weights = {str(name): float(entry["weight"]) for name, entry in read["features"].items()}
-    if unknown := sorted(weights.keys() - known_features()):
-        raise ValueError(f"no such feature: {', '.join(unknown)}")
-    calibration = {str(name): float(value) for name, value in read["calibration"].items()}
-    if not weights or not all(map(math.isfinite, (*weights.values(), *calibration.values()))):
-        raise ValueError("a weight is missing or no number")
-    return Model(weights, Calibration(**calibration))
+def _refused(source: Traversable, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{source} is no file of coefficients: {reason}; write one with 'turnstream fit',"
+        " or unset TURNSTREAM_RETRIEVAL__COEFFICIENTS"
+    )

@@ -70,6 +70,59 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         load_model(tmp_path / "mine.toml")
 
 
+WHOLE = """format = 1
+[features.day]
+weight = 1.0
+[calibration]
+intercept = 0
+best = 1.0
+behind = 1.0
+stranger = -1.0
+threshold = 0.1
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "told"),
+    [
+        ("weight = 1.0", "weight = 1e300", r"features\.day\.weight: .* 1000000"),
+        ("weight = 1.0", f"weight = 1{'0' * 400}", r"features\.day\.weight: "),
+        ("weight = 1.0", "weight = true", r"features\.day\.weight: "),
+        ("weight = 1.0", 'weight = "1.0"', r"features\.day\.weight: "),
+        ("[features.day]", "[features.moon]", r"features\.moon: there is no such feature"),
+        ("format = 1", "format = true", r"format: "),
+        ("best = 1.0", "best = -1e300", r"calibration\.best: .* -1000000"),
+        ("behind = 1.0", "behind = -0.1", r"calibration\.behind: .* 0;"),
+        ("threshold = 0.1", "threshold = 1.1", r"calibration\.threshold: .* 1;"),
+        ("threshold = 0.1", "threshold = -0.1", r"calibration\.threshold: .* 0;"),
+        ("threshold = 0.1", "threshold = 0.1\nbeyond = 1.0", r"calibration\.beyond: "),
+        ("format = 1", "\ufeffformat = 1", "byte order mark"),
+    ],
+)
+def test_a_number_that_no_model_can_use_is_refused(tmp_path: Path, written: str, instead: str, told: str) -> None:
+    """With its key and range: it would make NaN of scores, or let them rise while the rank falls."""
+    file = tmp_path / "mine.toml"
+    file.write_text(WHOLE, encoding="utf-8")
+    assert load_model(file).weights == {"day": 1}
+    file.write_text(WHOLE.replace(written, instead), encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"mine\.toml .*{told}"):
+        load_model(file)
+
+
+def test_the_greatest_numbers_still_give_probabilities() -> None:
+    """Any file that is read can be ranked by: no overflow, no NaN."""
+    model = Model({"day": 1e6}, Calibration(intercept=-1e6, best=1e6, behind=1e6, stranger=0, threshold=0))
+    parts = model.parts(np.float32([[1], [-1], [0]]))
+    assert model.probability(parts, names_a_stranger=False) == pytest.approx([1, 0, 0])
+
+
+def test_a_fit_never_makes_the_worse_the_more_probable() -> None:
+    """Evidence that is always ranked last would; such a file could not be read again."""
+    columns = -np.arange(10, dtype=np.float32).reshape(-1, 1)
+    last = [Example(f"s{i}", columns, np.arange(10) == 9) for i in range(20)]
+    assert calibrate(last, [example.columns for example in last], ["day"]).behind == 0
+
+
 def test_fitting_finds_what_tells_evidence() -> None:
     """Weight on the feature that does, none on chance, and never one of the wrong sign."""
     weights = fit_weights(examples(120, np.random.default_rng(3)), ["day", "asks"])
