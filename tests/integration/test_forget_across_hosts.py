@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import TransientError
 from pipeline.settings import ContextSettings
 from pipeline.stream import connect
 from retrieval import Memory, open_memory
@@ -117,18 +118,24 @@ def test_a_host_that_looked_before_a_forgetting_writes_nothing_of_it_back(
 
 @pytest.mark.parametrize("store", ["redis"], indirect=True)
 def test_a_full_server_forgets_all_the_same(store: Store) -> None:
-    """To forget frees memory; only the note that it was forgotten takes some."""
-    one = store.bot("one")
-    for session_id in ("s1", "s2"):
-        one.remember(session_id, SCOPE, "zqmarker", "Noted.")
+    """It takes no more writes: a whole session, all of another, and one exchange of a third go, and stay gone."""
+    one, two = store.bot("one"), store.bot("two")
+    for session_id in ("s1", "s2", "s3"):
+        two.remember(session_id, SCOPE, "zqmarker", "Noted.", entry_id="e-1")
+    two.remember("s3", SCOPE, "ask", "answer", entry_id="e-2")
     with connect(store.url or "", timeout_s=5) as client:
         client.config_set("maxmemory", 1)
         try:
             one.session_memory(SCOPE).forget("s1")
-            assert windows_of(one).purge(SCOPE, lambda *_: True) == 1
+            assert windows_of(one).purge(SCOPE, lambda _session, kept: kept.entry.entry_id == "e-1") == 2
+            with pytest.raises(TransientError, match="cannot serve now"):
+                two.remember("s3", SCOPE, "more", "answer")
         finally:
             client.config_set("maxmemory", 0)
+    for session_id in ("s1", "s2", "s3"):
+        two.remember(session_id, SCOPE, "zqmarker", "Noted.", entry_id="e-1")
     assert b"zqmarker" not in store.raw()
+    assert store.kept(two, "s3") == ["e-2"]
 
 
 def test_what_tells_of_the_forgotten_ends_some_day(store: Store) -> None:

@@ -41,9 +41,10 @@ local found = redis.call('GET', KEYS[1])
 if (found and redis.sha1hex(found) or '') ~= ARGV[1] then return 0 end
 if ARGV[2] == '' or ARGV[5] ~= '' then
   redis.call('DEL', KEYS[1])
-  if ARGV[2] ~= '' then redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[5]) end
+  if ARGV[2] ~= '' then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[5]) end
   if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('SREM', KEYS[2], ARGV[4]) end
 else
+  if ARGV[6] ~= '' then redis.call('DEL', KEYS[1]) end
   redis.call('SET', KEYS[1], ARGV[2])
   if ARGV[3] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
   local is_new = redis.call('EXISTS', KEYS[2]) == 0
@@ -58,13 +59,14 @@ else
 end
 return 1
 """
+"""To purge deletes first: a full server refuses no write of a script that has written already."""
 _FORGET: Final = """
 redis.call('DEL', KEYS[1], KEYS[3])
 redis.call('SREM', KEYS[2], ARGV[1])
-redis.pcall('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1
 """
-"""A full server must forget all the same; only the note of it may fail there, and is given up."""
+"""A full server forgets and notes it: once a script has deleted, none of its writes is refused for memory."""
 _SET_ASIDE: Final = """
 local is_text = redis.call('TYPE', KEYS[1]).ok == 'string'
 local is_same = is_text and redis.sha1hex(redis.call('GET', KEYS[1])) == ARGV[1]
@@ -195,7 +197,7 @@ class RedisWindows:
                 continue
             after = record.purged(before, is_forgotten)
             is_as_wanted = bool(after.exchanges) and after == before
-            if is_as_wanted or self._put(place, raw, after):
+            if is_as_wanted or self._put(place, raw, after, is_purge=True):
                 return len(before.exchanges) - len(after.exchanges)
         raise TransientError(f"{self._address}: others change a window all the time; try again")
 
@@ -227,7 +229,7 @@ class RedisWindows:
                 raise record.DamagedRecordError("its key is of another type") from error
         return None if found is None else bytes(found)
 
-    def _put(self, place: _Place, seen: bytes | None, after: record.Record) -> bool:
+    def _put(self, place: _Place, seen: bytes | None, after: record.Record, *, is_purge: bool = False) -> bool:
         raw = record.encode(after) if after != record.Record() else b""
         with self._translated():
             done = self._replace(
@@ -235,6 +237,7 @@ class RedisWindows:
                 [
                     *(_sha1(seen), raw, self._limits.ttl_ms or "", place.session),
                     "" if after.exchanges else record.FORGOTTEN_FOR_MS,
+                    "purge" if is_purge else "",
                 ],
             )
         return bool(done)
