@@ -173,7 +173,7 @@ class CondensingDesk:
         for n_verbatim in VERBATIM if entries else ():
             n, key = max(0, len(entries) - n_verbatim), (scope, entries[0].session_id, n_verbatim)
             grouped = self._groupings.groups(key, entries[:n], vectors[:n], self._beat)
-            found += [group for group in grouped if len(group.places) > 1]
+            found += [group for group in grouped.groups if len(group.places) > 1]
         return found
 
     def _add(self, themes: _Themes, entries: Sequence[Entry], group: Group) -> None:

@@ -25,7 +25,7 @@ def test_short_sessions_leave_little_behind(n_entries: int) -> None:
     tracemalloc.start()
     try:
         for n in range(200):
-            assert len(kept.groups((SCOPE, f"s{n}", 4), told, vectors)) == n_entries
+            assert len(kept.groups((SCOPE, f"s{n}", 4), told, vectors).groups) == n_entries
         assert tracemalloc.get_traced_memory()[0] < 200_000
     finally:
         tracemalloc.stop()

@@ -77,7 +77,8 @@ def test_a_summary_takes_a_third_and_says_nothing_new() -> None:
     n_summaries = 0
     condensed = Condensed()
     request = asked(entries)
-    groups = [group for group in condensed.groups(entries, request.vectors, 4) if len(group.places) > 1]
+    found = condensed.groups(entries, request.vectors, 4)
+    groups = [group for group in found.groups if len(group.places) > 1]
     for group, summary in zip(groups, condensed.summaries(groups, entries), strict=True):
         members = "\n".join(f"user: {entries[i].objective}\nassistant: {entries[i].conclusion}" for i in group.places)
         assert tokens.count(summary) <= 0.35 * tokens.count(members)

@@ -20,8 +20,15 @@ from pipeline.condense.profile import GrowingProfile, ProfileFact, Stated
 from pipeline.ledger import condensed as ledgers
 from pipeline.ledger.condensed import FactRow, UserTurn
 from pipeline.records import Scope
-from retrieval.context.condensing import themes
-from retrieval.context.condensing.themes import FloatRows, Group, Grouping, KeptGroupings, Summaries, is_current
+from retrieval.context.condensing.themes import (
+    FloatRows,
+    Group,
+    Grouping,
+    Groups,
+    KeptGroupings,
+    Summaries,
+    is_current,
+)
 from retrieval.context.entries.entry import Entry
 from retrieval.reader import ShardReader, ShardReaders
 
@@ -33,7 +40,7 @@ _TURNS_AT_ONCE: Final = 2_000
 class Condensed:
     """Makes everything in memory and keeps nothing: for entries that are in no ledger."""
 
-    def groups(self, entries: Sequence[Entry], vectors: FloatRows, n_verbatim: int) -> themes.Groups:
+    def groups(self, entries: Sequence[Entry], vectors: FloatRows, n_verbatim: int) -> Groups:
         """Group the exchanges but for the last ``n_verbatim``; the group spoken of last comes last."""
         n = max(0, len(entries) - n_verbatim)
         return Grouping().groups(entries[:n], vectors[:n])
@@ -55,7 +62,7 @@ class SessionCondensed(Condensed):
         self._scope = scope
         self._session_id = session_id
 
-    def groups(self, entries: Sequence[Entry], vectors: FloatRows, n_verbatim: int) -> themes.Groups:
+    def groups(self, entries: Sequence[Entry], vectors: FloatRows, n_verbatim: int) -> Groups:
         """Group the exchanges, going on from those grouped before."""
         n = max(0, len(entries) - n_verbatim)
         return self._kept.groupings.groups((self._scope, self._session_id, n_verbatim), entries[:n], vectors[:n])

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, overload
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -65,38 +65,26 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Groups(Sequence[Group]):
+class Groups:
     """Groups that no exchange is twice in."""
 
-    all: tuple[Group, ...] = ()
-
-    def __len__(self) -> int:
-        """Count them."""
-        return len(self.all)
-
-    @overload
-    def __getitem__(self, at: int) -> Group: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Group]: ...
-    def __getitem__(self, at: int | slice) -> Group | Sequence[Group]:
-        """Give one, or some."""
-        return self.all[at]
+    groups: tuple[Group, ...] = ()
 
     @cached_property
     def places(self) -> Numbers:
         """The places of all of them, group after group: ``(n,)``."""
-        return np.array([place for group in self.all for place in group.places], np.int64)
+        return np.array([place for group in self.groups for place in group.places], np.int64)
 
     @cached_property
     def starts(self) -> Numbers:
         """Where in `places` each one's begin: ``(m,)``."""
-        lengths = np.array([len(group.places) for group in self.all], np.int64)
+        lengths = np.array([len(group.places) for group in self.groups], np.int64)
         return np.asarray(np.cumsum(lengths) - lengths, np.int64)
 
     @cached_property
     def last(self) -> Numbers:
         """The last place of each: ``(m,)``."""
-        return np.array([group.places[-1] for group in self.all], np.int64)
+        return np.array([group.places[-1] for group in self.groups], np.int64)
 
 
 class Grouping:

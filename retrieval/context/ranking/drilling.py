@@ -39,12 +39,12 @@ def ranked(groups: Groups, relevant: Scores, room: float) -> list[tuple[float, G
         relevant: scores of the session's exchanges.
         room: tokens that there may be for themes: few more of them are given than could fit.
     """
-    if not groups:
+    if not groups.groups:
         return []
     best = np.maximum.reduceat(relevant[groups.places], groups.starts)
     scored = best + _RECENT_SHARE * (groups.last + 1) / len(relevant)
     order = np.lexsort((groups.last, -scored))[: _FEWEST_THEMES + n_themes(room)]
-    return [(float(scored[at]), groups[at]) for at in order.tolist()]
+    return [(float(scored[at]), groups.groups[at]) for at in order.tolist()]
 
 
 def n_themes(room: float) -> int:
