@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import apsw
 import numpy as np
@@ -20,6 +20,7 @@ from pipeline.ledger.schema import TurnState
 
 Ids = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
+_NO_ROW: Final = np.array([np.iinfo(np.int64).min])
 
 
 class TraceRow(NamedTuple):
@@ -304,5 +305,6 @@ def _vectors(blobs: list[bytes], dimension: int) -> Vectors:
 
 
 def carray(values: Ids) -> apsw.CArrayBinding:
-    """Bind integers as one parameter of a statement."""
-    return apsw.carray(np.ascontiguousarray(values, dtype=np.int64), flags=apsw.SQLITE_CARRAY_INT64)
+    """Bind integers as one parameter of a statement; of none, which apsw cannot bind, one that no row has."""
+    bound = np.ascontiguousarray(values, dtype=np.int64) if len(values) else _NO_ROW
+    return apsw.carray(bound, flags=apsw.SQLITE_CARRAY_INT64)

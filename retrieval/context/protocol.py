@@ -90,6 +90,7 @@ class Piece:
         score: how much the strategy wants it, on the strategy's own scale.
         why: the reason, for people.
         shorter: texts tried instead, longest first, when it does not fit.
+        n_held_back: so many of its texts, the longest, are tried only when every piece has had its turn.
     """
 
     section: str
@@ -99,6 +100,7 @@ class Piece:
     score: float
     why: str
     shorter: tuple[str, ...] = ()
+    n_held_back: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,18 @@ def test_the_last_three_are_kept_first_then_the_highest() -> None:
     order = [piece.entry_ids[0] for piece in Importance().offer(asked(entries)).pieces]
     assert order[:4] == ["e7", "e6", "e5", "e1"]
     assert order[4:] == ["e4", "e3", "e2", "e0"]
+
+
+def test_room_that_nobody_needs_goes_back_to_the_last_exchanges() -> None:
+    """The answer may be the end of the only exchange there is; a quarter of the room is what it has at first."""
+    said = "It is a long story, " * 8 + "and the venue cost 1200 euros."
+    alone = asked([entry("e", "And the venue?", said)], "What did the venue cost?")
+    assert "1200 euros" in budget.fit(Importance().offer(replace(alone, max_tokens=128)), 128).block
+    others = [entry(f"o{n}", f"The venue number {n} cost {n} euros.", "Noted. " * 9, days=9 - n) for n in range(6)]
+    crowded = asked([*others, *alone.entries], alone.objective)
+    kept = budget.fit(Importance().offer(replace(crowded, max_tokens=128)), 128)
+    assert kept.n_tokens > 100
+    assert "1200 euros" not in kept.block
 
 
 def test_all_weights_zero_is_refused() -> None:

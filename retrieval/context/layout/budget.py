@@ -7,13 +7,17 @@ counted again, so that the bound holds for any counter, also one whose sum is no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pipeline import tokens
 from retrieval.context.layout.answer import Context
 from retrieval.context.layout.block import Layout, item
+from retrieval.context.layout.cutting import cut
 from retrieval.context.protocol import CountTokens, Decision, Offer, Piece
 
+_LEAST_CHARS: Final = 30
+"""Of a piece that is held back: its time and a word or two."""
 _SLACK_TOKENS: Final = 8
 """By how much the whole may cost less than its parts: a tokenizer may merge what meets at a line's end."""
 
@@ -30,7 +34,8 @@ def fit(
     """Take what fits of an offer.
 
     With shares, a section may use its own and what the sections before it left; in the end, what nobody used goes to
-    whatever was left out, in the order of the offer. Of the first ones, each has an equal share of the whole room.
+    whatever was left out, in the order of the offer, and at last to texts that were held back. Of the first ones,
+    each has an equal share of the whole room.
 
     Args:
         offer: pieces, best first.
@@ -48,9 +53,12 @@ def fit(
     filling = _Filling(offer, layout or Layout(), count)
     for pieces, cap in _rounds(offer, max_tokens, filling.n_empty):
         for place, piece in pieces:
-            is_taken = filling.has_room_for(place, piece, cap)
+            is_taken = filling.has_room_for(place, piece, cap, n_held_back=piece.n_held_back)
             if not is_taken and offer.ends_at_first_left_out and place >= offer.n_first:
                 break
+    for place, piece in enumerate(offer.pieces):
+        if piece.n_held_back:
+            filling.has_room_for(place, piece, max_tokens)
     return Context(
         block=filling.text,
         n_tokens=filling.n_tokens,
@@ -60,6 +68,16 @@ def fit(
         left=offer.left,
         notes=tuple(notes),
     )
+
+
+def held_back(piece: Piece, n_tokens: float) -> Piece:
+    """Have a piece take no more than so many tokens, but for a few words, until every other has had its turn."""
+    texts = (piece.text, *piece.shorter)
+    n_longer = sum(tokens.count(text) > n_tokens for text in texts)
+    if n_longer < len(texts):
+        return replace(piece, n_held_back=n_longer)
+    least = cut(texts[-1], max(_LEAST_CHARS, int(tokens.BYTES_PER_TOKEN * n_tokens)))
+    return replace(piece, shorter=(*piece.shorter, least), n_held_back=n_longer)
 
 
 _Numbered = tuple[int, Piece]
@@ -97,15 +115,15 @@ class _Filling:
         self.text = ""
         self.n_tokens = 0
 
-    def has_room_for(self, place: int, piece: Piece, cap: float) -> bool:
-        """Take the longest text of a piece with which the block stays within a cap."""
+    def has_room_for(self, place: int, piece: Piece, cap: float, *, n_held_back: int = 0) -> bool:
+        """Take the longest text of a piece, but for those held back, with which the block stays within a cap."""
         rank_taken, item_taken = self._taken.get(place, (1 + len(piece.shorter), ""))
         n_freed = self._count(item_taken) if item_taken else 0
         room = cap - self.n_tokens + n_freed + _SLACK_TOKENS
-        texts = (piece.text, *piece.shorter)[:rank_taken]
+        texts = (piece.text, *piece.shorter)[n_held_back:rank_taken]
         if not texts or self._item(texts[-1])[1] > room:  # then the longer ones are as well
             return place in self._taken
-        for rank, text in enumerate(texts):
+        for rank, text in enumerate(texts, n_held_back):
             written, n_tokens = self._item(text)
             if not written or n_tokens > room:
                 continue

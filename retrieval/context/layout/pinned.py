@@ -58,7 +58,7 @@ def _shortened_further(piece: Piece, asked: Asked, place: int) -> Piece:
     more = [
         text for text in exchanges_within(asked.entries[place], asked.now_ms, room_of(asked)) if len(text) < least
     ]
-    return replace(piece, shorter=(*piece.shorter, *more))
+    return replace(piece, shorter=(*piece.shorter, *more), n_held_back=0)
 
 
 def _piece(asked: Asked, place: int, section: str) -> Piece:

@@ -78,8 +78,8 @@ def quoted(asked: Asked, places: Sequence[int], relevant: Scores, section: str) 
 
 
 def n_tokens(pieces: Iterable[Piece]) -> int:
-    """Count about how many tokens pieces take together."""
-    return sum(tokens.count(piece.text) for piece in pieces)
+    """Count about how many tokens pieces take together, without the texts that are held back."""
+    return sum(tokens.count((piece.text, *piece.shorter)[piece.n_held_back]) for piece in pieces)
 
 
 def within(pieces: Sequence[Piece], n_tokens: float) -> int:

@@ -10,20 +10,19 @@ Sources: MemoryOS (three tiers and a profile), xMemory (four levels), TaciTree (
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
 
 import numpy as np
 
-from pipeline import tokens
 from pipeline.condense.profile import ProfileFact
 from pipeline.condense.terms import terms
 from retrieval.context.condensing.themes import IMMEDIATE, SHORT_TERM, Group, Groups, digest_of
 from retrieval.context.condensing.tiers import LongTerm, Tiers, long_term, short_term, tiers
 from retrieval.context.entries.words import Scores
 from retrieval.context.layout.answer import Decisions
+from retrieval.context.layout.budget import held_back
 from retrieval.context.layout.cutting import cut
 from retrieval.context.layout.wording import exchange, exchanges_within
 from retrieval.context.protocol import Asked, Decision, Offer, Piece, room_of
@@ -41,9 +40,9 @@ _QUOTED_SHARE: Final = 0.7
 """Of the room, what quotations may take before an exchange of the short-term tier has to help as much as they do."""
 _FIRST_QUOTED: Final = 8
 _TIGHT_SHARE: Final = 0.12
-"""Of the room, what the immediate tier takes where others help more with the objective."""
-_LEAST_CHARS: Final = 30
-"""With the 0.15 and the 60 characters that were, and all quotations within their tier's share, blocks of 256 tokens
+"""Of the room, what the immediate tier takes at first where others help more with the objective.
+
+With the 0.15 and at least 60 characters that were, and all quotations within their tier's share, blocks of 256 tokens
 told 31 % of LoCoMo's evidence (every sixth question, conversations 1-5; BM25 alone 45 %); with the best one first 42,
 and with fewer words of the last exchanges 47 at 0.15 and 49 at 0.12; in 512 and 1 024 tokens as much as before."""
 _LINES: Final = ((400, 2), (200, 1), (100, 0), (50, 0))
@@ -64,7 +63,7 @@ class Hierarchical:
         left = set[int]()
         first: list[Piece] = []
         if _is_tight([*immediate, *lately, *quoted], quoted, room_of(asked)):
-            immediate = [_within(piece, _TIGHT_SHARE * room_of(asked) / IMMEDIATE) for piece in immediate]
+            immediate = [held_back(piece, _TIGHT_SHARE * room_of(asked) / IMMEDIATE) for piece in immediate]
             first = [*immediate, max([*lately[1:], *quoted], key=lambda piece: piece.score)]
             least = quoted[drilling.within(quoted, _QUOTED_SHARE * room_of(asked)) - 1].score
             left |= {place for place in divided.short_term if relevant[place] < least}
@@ -90,14 +89,6 @@ class Hierarchical:
 def _is_tight(pieces: Sequence[Piece], quoted: Sequence[Piece], room: int) -> bool:
     """Tell whether what helps with the objective has to be given room by what does not."""
     return bool(quoted) and drilling.n_tokens(pieces) > room
-
-
-def _within(piece: Piece, n_tokens: float) -> Piece:
-    """Have a piece take no more than so many tokens, but for the time and a word or two."""
-    texts = (piece.text, *piece.shorter)
-    shorter = [text for text in texts if tokens.count(text) <= n_tokens]
-    text, *shorter = shorter or [cut(texts[-1], max(_LEAST_CHARS, int(tokens.BYTES_PER_TOKEN * n_tokens)))]
-    return replace(piece, text=text, shorter=tuple(shorter))
 
 
 def _groups(asked: Asked, divided: Tiers) -> Groups:
@@ -217,7 +208,7 @@ def _n_shared(fact: ProfileFact, wanted: set[str]) -> int:
 
 def _stated(fact: ProfileFact) -> str:
     whose = f"{fact.subject}: " if fact.subject else ""
-    return f"{whose}{fact.key}: {fact.value} (since {_day(fact.valid_from_ms)})"
+    return f"{whose}{fact.key}: {fact.value} (said {_day(fact.valid_from_ms)})"
 
 
 def _day(time_ms: int) -> str:

@@ -1,6 +1,7 @@
 """The last exchanges, and of those before them the most important ones.
 
-With an objective the last exchanges share a quarter of the room, so that what it is about has some.
+With an objective the last exchanges share a quarter of the room, so that what it is about has some; what room the
+others leave is theirs again.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from pipeline import tokens
 from retrieval.context.entries.words import Scores
 from retrieval.context.layout.answer import Decisions
+from retrieval.context.layout.budget import held_back
 from retrieval.context.layout.wording import exchanges_within
 from retrieval.context.protocol import Asked, Decision, Offer, Piece, facts_of, room_of
 from retrieval.context.ranking import lengths
@@ -50,13 +51,9 @@ class Importance:
 
 def _piece(asked: Asked, place: int, found: Parts, scores: Scores) -> Piece:
     entry = asked.entries[place]
-    written = exchanges_within(entry, asked.now_ms, room_of(asked))
     is_last = place >= len(asked.entries) - ALWAYS
-    if is_last and asked.objective is not None:
-        most = room_of(asked) * LAST_SHARE / ALWAYS
-        written = tuple(text for text in written if tokens.count(text) <= most) or written[-1:]
-    text, *shorter = written
-    return Piece(
+    text, *shorter = exchanges_within(entry, asked.now_ms, room_of(asked))
+    piece = Piece(
         section="",
         place=(place,),
         text=text,
@@ -65,6 +62,8 @@ def _piece(asked: Asked, place: int, found: Parts, scores: Scores) -> Piece:
         score=float(scores[place]),
         why=f"one of the last {ALWAYS}" if is_last else _why(asked, place, found),
     )
+    share = room_of(asked) * LAST_SHARE / ALWAYS
+    return held_back(piece, share) if is_last and asked.objective is not None else piece
 
 
 def _left(asked: Asked, place: int, found: Parts, scores: Scores) -> Decision:
