@@ -52,7 +52,9 @@ class RedisSettings(_Group):
         "strict", description="embedded server: flushed to disk before each answer, or every second"
     )
     memory_bytes: Count = Field(1 << 30, description="embedded server: most memory for what is not yet ingested")
-    publish_attempts: Count = Field(8, description="tries before a publish raises; 8 take five seconds")
+    publish_attempts: Count = Field(
+        8, description="tries before a publish raises; 8, each refused at once, take five seconds"
+    )
     max_backlog_entries: Count = Field(100_000, description="unread entries above which publishers are slowed down")
 
     @property

@@ -21,7 +21,7 @@ from pipeline.settings import Settings, load_settings
 from pipeline.stream import server_url
 from tests.eventually import eventually
 from workers.cli import common, operate
-from workers.progress import Progress
+from workers.progress import Progress, State
 
 DONE_WITHIN_S = 60.0
 
@@ -138,10 +138,13 @@ class RunningPipeline:
 
     def wait(self, timeout_s: float = DONE_WITHIN_S) -> None:
         """Wait as the verb does, in this process: until all is searchable and every closed session summarised."""
-        progress = self.progress()
-        eventually(
-            lambda: not progress.state().is_waiting, lambda: f"all is done: {progress.state()}", within_s=timeout_s
-        )
+        progress, seen = self.progress(), list[State]()
+
+        def is_done() -> bool:
+            seen[:] = [progress.state()]
+            return not seen[0].is_waiting
+
+        eventually(is_done, lambda: f"all is done: {seen}", within_s=timeout_s)
 
     def retrieve(self, query: str, scope: str, *arguments: str) -> list[dict[str, Any]]:
         """Ask in a process of its own."""

@@ -47,6 +47,10 @@ STRATEGIES: Final = {
 _ACROSS_SESSIONS: Final = frozenset({"dynamic", "hierarchical"})
 _MAX_BYTES_KEPT: Final = 256 << 20
 """Of facts and the texts they are about."""
+_NOT_ASKED: Final = (
+    "nothing is known of this session, and no other was asked: that takes an objective,"
+    f" and strategy {' or '.join(sorted(_ACROSS_SESSIONS))}"
+)
 _NOT_EMBEDDED: Final = "by words alone: nothing of this scope is embedded yet"
 _NO_MODEL: Final = "by words alone: the embedding model cannot be used"
 _MODEL_FAILS: Final = (ConfigError, TransientError, OSError, RuntimeError)
@@ -150,6 +154,8 @@ class ContextWriter:
             elif across_sessions and aim is not None and name in _ACROSS_SESSIONS:
                 offer = self._from_elsewhere(session_id, where, aim, notes)
             else:
+                if across_sessions:
+                    notes.append(_NOT_ASKED)
                 self._facts.drop((where, session_id))
                 offer = Offer(pieces=())
         return budget.fit(offer, room, count_tokens, layout=self._layout, strategy=name, notes=notes)
@@ -293,18 +299,18 @@ class _FactsKept:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[Scope, str], EntryFacts] = OrderedDict()
+        self._known: OrderedDict[tuple[Scope, str], tuple[EntryFacts, int]] = OrderedDict()
         self.n_bytes = 0
 
     def of(self, key: tuple[Scope, str], found: SessionEntries) -> EntryFacts:
         """Give the facts about these entries, read anew only as far as they changed."""
         with self._lock:
-            known = self._known.get(key)
+            known, _ = self._known.get(key, (None, 0))
         facts = known if known is not None and known.is_about(found.entries) else EntryFacts(found.entries, known)
-        size = facts.size_bytes
+        size = facts.size_bytes + found.vectors.nbytes  # it holds on to them, see `EntryFacts.beside`
         with self._lock:
             self._remove(key)
-            self._known[key] = facts
+            self._known[key] = facts, size
             self.n_bytes += size
             while len(self._known) > 1 and self.n_bytes > self._max_bytes:
                 self._remove(next(iter(self._known)))
@@ -317,4 +323,4 @@ class _FactsKept:
 
     def _remove(self, key: tuple[Scope, str]) -> None:
         if (removed := self._known.pop(key, None)) is not None:
-            self.n_bytes -= removed.size_bytes
+            self.n_bytes -= removed[1]

@@ -160,7 +160,7 @@ def test_a_short_outage_is_ridden_out(start_server, kind) -> None:
     with Publisher(server.url) as publisher:
         publisher.publish(turn(0))
         server.kill()
-        later = threading.Timer(1.2, server.start)
+        later = threading.Timer(1.0, server.start)
         later.start()
         publisher.publish(turn(1))
         later.join()
