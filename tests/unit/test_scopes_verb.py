@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pipeline.embed.hashing import HashingEmbedder
 from pipeline.records import Scope
@@ -11,6 +15,8 @@ from pipeline.shards import Shards
 from retrieval import open_memory
 from tests.commands import CommandLine
 from tests.ledgers import remember, turn
+from workers.cli.common import EXIT_DAMAGED
+from workers.cli.scopes import size_bytes
 
 ANN, BEN = Scope("user", "ann"), Scope("thread", "a/b [c]")
 
@@ -40,7 +46,7 @@ def test_scopes_are_listed_with_what_they_hold(turnstream: CommandLine, data_dir
 
 
 def test_a_damaged_scope_is_named_and_the_others_are_listed(turnstream: CommandLine, data_dir: Path) -> None:
-    """One broken file must not hide the rest."""
+    """One broken file must not hide the rest, nor the rest that it is broken: a script looks at the code."""
     turnstream.settings["TURNSTREAM_DATA_DIR"] = str(data_dir)
     memory = open_memory(data_dir)
     for scope in (ANN, BEN):
@@ -51,3 +57,26 @@ def test_a_damaged_scope_is_named_and_the_others_are_listed(turnstream: CommandL
     ended = turnstream("scopes", "--json")
     assert [one["scope"] for one in json.loads(ended.out)] == [BEN.key]
     assert str(path) in ended.err
+    assert ended.code == EXIT_DAMAGED
+    shown = turnstream("scopes")
+    assert (BEN.key in shown.out, shown.code) == (True, EXIT_DAMAGED)
+
+
+def test_a_folder_that_is_removed_while_it_is_looked_at_counts_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers remove old snapshots at any time; a list that fails for that is none."""
+    (tmp_path / "ledger").write_bytes(b"x" * 10)
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "snapshot").write_bytes(b"x")
+    scandir = os.scandir
+
+    def late_scandir(path: Any) -> Any:
+        if str(path) == str(old):
+            (old / "snapshot").unlink()
+            old.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", late_scandir)
+    assert size_bytes(tmp_path) == 10

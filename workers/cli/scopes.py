@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.errors import ShardError, TransientError
+from pipeline.errors import ShardError, TransientError, TurnstreamError
 from pipeline.ledger.connection import connect, read_meta, translated
 from pipeline.ledger.reads import extent
 from pipeline.records import from_epoch_ms
@@ -37,13 +38,22 @@ class ListedScope:
 
 def scopes(data_dir: common.DataDir = None, as_json: common.AsJson = False) -> None:
     """List the scopes there are, with what each holds, how much of it is searchable, and its size on disk."""
-    found = sorted(_listed(common.settings_of(data_dir).data_dir), key=lambda each: each.scope)
+    left_out: list[TurnstreamError] = []
+    found = sorted(_listed(common.settings_of(data_dir).data_dir, left_out), key=lambda each: each.scope)
     if as_json:
         common.print_json([asdict(each) for each in found])
-        return
-    if not found:
+    elif found:
+        common.print_whole(_table(found))
+    elif not left_out:
         common.err.print("no scopes: nothing has been ingested yet")
-        return
+    for error in left_out:
+        common.err.print(f"left out: {error}", markup=False, soft_wrap=True)
+    if left_out:
+        is_damaged = any(isinstance(error, ShardError) for error in left_out)
+        raise SystemExit(common.EXIT_DAMAGED if is_damaged else common.EXIT_FAILED)
+
+
+def _table(found: Sequence[ListedScope]) -> Table:
     table = Table("scope", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in _HEADS:
         table.add_column(head, justify="right", no_wrap=True)
@@ -51,25 +61,28 @@ def scopes(data_dir: common.DataDir = None, as_json: common.AsJson = False) -> N
         numbers = (each.sessions, each.turns, each.searchable)
         when = (each.last_event or "")[:16].replace("T", " ")
         table.add_row(Text(each.scope), *map(str, numbers), f"{each.size_bytes / _MEGABYTE:.1f} MB", when)
-    common.print_whole(table)
+    return table
 
 
-def _listed(data_dir: Path) -> Iterator[ListedScope]:
+def _listed(data_dir: Path, left_out: list[TurnstreamError]) -> Iterator[ListedScope]:
+    """Give each scope that can be read, and say of the others why they cannot: they hide nobody."""
     for folder in Shards(data_dir).walk():
         path = folder / LEDGER_FILE
         try:
             with closing(connect(path, query_only=True)) as connection, translated(path):
                 key, held = read_meta(connection).get("scope", ""), extent(connection)
-        except (ShardError, TransientError) as error:  # the others can be listed all the same
-            common.err.print(f"left out: {error}", markup=False, soft_wrap=True)
+        except (ShardError, TransientError) as error:
+            left_out.append(error)
             continue
         last = None if held.last_event_ms is None else from_epoch_ms(held.last_event_ms).isoformat()
-        yield ListedScope(key, held.n_sessions, held.n_turns, held.n_searchable, _size_bytes(folder), last)
+        yield ListedScope(key, held.n_sessions, held.n_turns, held.n_searchable, size_bytes(folder), last)
 
 
-def _size_bytes(folder: Path) -> int:
+def size_bytes(folder: Path) -> int:
+    """Add up the files there are; what is removed meanwhile, a file or a folder, counts nothing."""
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # a snapshot was replaced meanwhile
-            total += path.stat().st_size if path.is_file() else 0
+    for holder, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(holder, name).stat().st_size
     return total
