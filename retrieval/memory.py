@@ -104,11 +104,6 @@ class Memory(PastSessions):
         super().__init__(sessions, contexts)
 
     @property
-    def threshold(self) -> float:
-        """The best score of profile ``fused`` below which a scope likely does not know the answer."""
-        return self._models.with_tokens.calibration.threshold
-
-    @property
     def embedder(self) -> QueryEmbedder:
         """The embedding model, loaded at the first use."""
         loaded = self._loaded

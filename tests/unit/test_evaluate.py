@@ -210,9 +210,7 @@ def test_the_report_is_one_whole_page(tmp_path: Path) -> None:
     answers = [
         Answer(question, ["D1:2"], ["session_1"], [(0.8, True), (0.3, False)], 4.0) for question in dataset.questions
     ]
-    written = page(
-        evaluation(dataset, "fused", answers, n_turns=3, ingest_per_s=9, elsewhere=Elsewhere(0.3, 0, 1, 2))
-    )
+    written = page(evaluation(dataset, "fused", answers, n_turns=3, ingest_per_s=9, elsewhere=Elsewhere(0, 1, 2)))
     reader = Balanced()
     reader.feed(written)
     assert reader.open == []

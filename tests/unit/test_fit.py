@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +17,17 @@ from retrieval import open_memory
 from retrieval.fused.model import BESIDE, Calibration, Model, Models, bundled_models, load_model, models_of
 from tests.commands import CommandLine
 from tests.evaluations import an_evaluation
-from tests.fakes import FakeTokenEmbedder
+from tests.fakes import FakeEmbedder, FakeTokenEmbedder
 from tests.ledgers import remember, summarise, turn
 from workers.cli.fit import change, doubts, how
 from workers.evaluate import labelled, refitting
 from workers.evaluate.asked import AskedQuestion
 from workers.evaluate.datasets import Dataset
+from workers.evaluate.run import ask_elsewhere
 from workers.fused_fit import write_coefficients
 
 THINGS = ("oven", "train", "report", "garden", "boat", "piano")
+NEVER_SURE = Calibration(intercept=0, best=0, behind=0, stranger=0, threshold=0)
 SCOPES = [Scope("user", name) for name in ("ana", "ben", "cem")]
 
 
@@ -46,7 +49,11 @@ QUESTIONS = [question(scope, number) for scope in SCOPES for number in range(len
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """Three scopes of six sessions; the second turn of each has the answer."""
-    embedder = FakeTokenEmbedder()
+    fill(tmp_path, FakeTokenEmbedder())
+    return tmp_path
+
+
+def fill(data_dir: Path, embedder: FakeEmbedder) -> None:
     for scope in SCOPES:
         for number, thing in enumerate(THINGS):
             texts = ["hello again my friend", f"the {thing} of {scope.id} was sold on monday", "i am glad about it"]
@@ -54,9 +61,8 @@ def data_dir(tmp_path: Path) -> Path:
                 turn(scope, f"{thing}{i}", text, session=thing, at=1.6e9 + 1000 * number + i, index=i)
                 for i, text in enumerate(texts)
             ]
-            remember(Shards(tmp_path), scope, turns, embedder)
-            summarise(Shards(tmp_path), scope, thing, f"about the {thing}", embedder)
-    return tmp_path
+            remember(Shards(data_dir), scope, turns, embedder)
+            summarise(Shards(data_dir), scope, thing, f"about the {thing}", embedder)
 
 
 def dataset(questions: list[AskedQuestion]) -> Dataset:
@@ -115,7 +121,6 @@ def test_what_is_fitted_finds_evidence_in_scopes_it_never_saw(data_dir: Path, tm
     settings = Settings(data_dir=data_dir, retrieval={"coefficients": file})
     with closing(open_memory(settings=settings)) as memory:
         hit = memory.retrieve("what happened to the boat of ana", SCOPES[0]).hits[0]
-        assert memory.threshold == pytest.approx(found.model.calibration.threshold, abs=1e-4)
     assert hit.turn_id == "boat1"
     assert set(hit.score_parts) >= set(found.model.features)
 
@@ -146,7 +151,7 @@ def test_each_group_is_ranked_by_weights_fitted_without_it(data_dir: Path, monke
     """A figure of questions that were learned from says nothing."""
     learned: list[set[str]] = []
     asked: list[tuple[str, Model]] = []
-    ranks = [Model({"dense": float(number)}, Calibration(intercept=0, best=0, behind=0, stranger=0, threshold=0))
+    ranks = [Model({"dense": float(number)}, NEVER_SURE)
              for number in range(4)]  # fmt: skip
 
     def fitted(examples, _features):
@@ -175,6 +180,17 @@ def test_without_a_second_scope_there_is_nothing_to_doubt(data_dir: Path) -> Non
     assert found.refused is None
     assert found.n_groups == 5
     assert found.model.calibration.threshold == 0
+
+
+@pytest.mark.parametrize(("embedder", "share"), [(FakeTokenEmbedder(), 1), (FakeEmbedder(), 0)])
+def test_doubt_is_measured_by_the_model_that_ranks(tmp_path: Path, embedder: FakeEmbedder, share: float) -> None:
+    """Where there are no token vectors it is another one, with a threshold of its own."""
+    fill(tmp_path, embedder)
+    models = Models(*(Model({"dense": 1.0}, replace(NEVER_SURE, threshold=of)) for of in (1, 0)))
+    with closing(open_memory(tmp_path, embedder=embedder, models=models)) as memory:
+        found = ask_elsewhere(memory, dataset(QUESTIONS))
+    assert found is not None
+    assert (found.own_doubted, found.foreign_doubted, found.n) == (share, share, 18)
 
 
 # --- what counts beside a turn, and the file

@@ -164,8 +164,8 @@ def _print_rest(found: Evaluation) -> None:
     if found.elsewhere is not None:
         other = found.elsewhere
         common.out.print(
-            f"asked where nobody answered: {100 * other.foreign_below:.0f} % of {other.n} score below"
-            f" {other.threshold:.2f}; in their own scope {100 * other.own_below:.0f} %"
+            f"asked where nobody answered: {100 * other.foreign_doubted:.0f} % of {other.n} are known as such;"
+            f" in their own scope {100 * other.own_doubted:.0f} % are taken for one of those"
         )
 
     for beside, figures in found.beside.items():

@@ -154,7 +154,7 @@ def _asked(
         answers = ask_all(
             memory, dataset, profile, options=options, on_asked=lambda n: on_progress("questions asked", n, total)
         )
-        elsewhere = ask_elsewhere(memory, dataset, memory.threshold) if profile == "fused" else None
+        elsewhere = ask_elsewhere(memory, dataset) if profile == "fused" else None
     return evaluation(
         dataset,
         profile,

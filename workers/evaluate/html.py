@@ -40,7 +40,7 @@ def _tiles(found: Evaluation, overall: Figures) -> str:
     if found.n_turns:
         tiles.append((f"{found.ingest_per_s:,.0f}/s", f"turns made searchable, of {found.n_turns:,}"))
     if found.elsewhere is not None:
-        tiles.append((percent(found.elsewhere.foreign_below), "of questions nobody answered are known as such"))
+        tiles.append((percent(found.elsewhere.foreign_doubted), "of questions nobody answered are known as such"))
     return drawing.tiles(tiles)
 
 

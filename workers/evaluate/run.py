@@ -65,11 +65,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Best scores of questions in their own scope, and of the same ones asked in another; the share below each."""
+    """Shares of questions that likely have no answer, says memory: in their own scope, and asked in another one."""
 
-    threshold: float
-    own_below: float
-    foreign_below: float
+    own_doubted: float
+    foreign_doubted: float
     n: int
 
 
@@ -161,26 +160,22 @@ def evaluation(
     )
 
 
-def ask_elsewhere(memory: Memory, dataset: Dataset, threshold: float) -> Elsewhere | None:
-    """Ask questions, evenly chosen, in the scope of other ones, too; None when there is only one scope."""
+def ask_elsewhere(memory: Memory, dataset: Dataset) -> Elsewhere | None:
+    """Ask questions, evenly chosen, in the scope of other ones, too; None with one scope, or when none counts."""
     scopes = sorted({question.scope for question in dataset.questions})
-    if len(scopes) < 2:  # noqa: PLR2004 - one scope has no other
-        return None
     counted = [question for question in dataset.questions if question.is_counted]
+    if len(scopes) < 2 or not counted:  # noqa: PLR2004 - one scope has no other
+        return None
     chosen = counted[:: max(1, len(counted) // _FOREIGN)]
-    own = [_best(memory, question, question.scope) for question in chosen]
+    own = fmean(_is_doubted(memory, question, question.scope) for question in chosen)
     other = {scope: scopes[(place + 1) % len(scopes)] for place, scope in enumerate(scopes)}
-    foreign = [_best(memory, question, other[question.scope]) for question in chosen]
-    return Elsewhere(threshold, _below(own, threshold), _below(foreign, threshold), len(chosen))
+    foreign = fmean(_is_doubted(memory, question, other[question.scope]) for question in chosen)
+    return Elsewhere(own, foreign, len(chosen))
 
 
-def _best(memory: Memory, question: AskedQuestion, scope: Scope) -> float:
-    hits = memory.retrieve(question.text, scope, asked_at=question.asked_at, recall_top_k=1).hits
-    return hits[0].score if hits else 0.0
-
-
-def _below(scores: Sequence[float], threshold: float) -> float:
-    return fmean(float(score < threshold) for score in scores) if scores else 0.0
+def _is_doubted(memory: Memory, question: AskedQuestion, scope: Scope) -> bool:
+    found = memory.retrieve(question.text, scope, asked_at=question.asked_at, recall_top_k=1)
+    return not (found.hits and found.diagnostics.answer_is_likely)
 
 
 def _ask(memory: Memory, question: AskedQuestion, profile: str, options: dict[str, Any]) -> Answer:
