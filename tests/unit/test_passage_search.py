@@ -14,8 +14,9 @@ from pipeline.ledger.schema import DDL
 from pipeline.ledger.words import Mark, word_ids
 from pipeline.records import Scope, TurnDeleted
 from retrieval.embedded_question import ask
-from retrieval.passage_search import Found, find
+from retrieval.passage_search import Found, Sought, find
 from retrieval.reader import ShardReaders
+from retrieval.trace_search import Nearest
 from tests.fakes import FakeTokenEmbedder
 from tests.ledgers import NOW_MS, publish_snapshot, remember, turn
 
@@ -23,11 +24,11 @@ SCOPE = Scope("user", "u1")
 EMBEDDER = FakeTokenEmbedder()
 
 
-def search(readers: ShardReaders, query: str, **limits: int) -> Found:
+def search(readers: ShardReaders, query: str, *, sought: Sought | None = None, **limits: int) -> Found:
     with readers.view(SCOPE, EMBEDDER.model_key) as view:
         assert view is not None
         asked = ask(query, passage_reads.speakers(view.connection), EMBEDDER)
-        return find(view, asked, asked_ms=NOW_MS, **limits)
+        return find(view, asked, asked_ms=NOW_MS, sought=sought, **limits)
 
 
 def candidates(found: Found) -> list[str]:
@@ -122,6 +123,13 @@ def test_what_was_edited_or_forgotten_is_not_found(shards, readers) -> None:
         kept = [view.connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in
                 ("traces", "vectors", "token_vectors", "passages")]  # fmt: skip
     assert kept == [2, 2, 2, 2]
+
+
+def test_turns_that_were_forgotten_since_somebody_found_them_are_none(shards, readers) -> None:
+    """A session may be forgotten between the transaction that lists its turns and the one that ranks them."""
+    remember(shards, SCOPE, said("the harbour was cold"), EMBEDDER)
+    gone = Sought(Nearest([], np.empty(0, np.float32)), [998, 999])
+    assert candidates(search(readers, "Was the harbour cold?", sought=gone)) == []
 
 
 def test_with_a_snapshot_or_without_the_same_is_found(shards, readers) -> None:
