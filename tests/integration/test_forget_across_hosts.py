@@ -154,3 +154,19 @@ def test_what_tells_of_the_forgotten_ends_some_day(store: Store) -> None:
     one.remember("s2", SCOPE, "ask", "answer")
     one.session_memory(SCOPE).forget("s2")
     assert len(server.ask("SELECT 1 FROM turnstream_windows")) == 1
+
+
+def test_what_tells_of_the_forgotten_outlives_the_windows(store: Store) -> None:
+    """They end after a silence of a second here; who tells again what was forgotten may come a month later."""
+    one, two, three = (store.bot(host, ttl_s=1) for host in ("one", "two", "three"))
+    two.remember("s1", SCOPE, "zqmarker", "Noted.", entry_id="e-1")
+    one.session_memory(SCOPE).forget("s1")
+    if store.name == "redis":
+        with connect(store.url or "", timeout_s=5) as client:
+            assert [client.pttl(key) > 60_000 for key in client.scan_iter()] == [True]
+    else:
+        server: Any = store.server
+        server.ask("UPDATE turnstream_windows SET written = now() - interval '1 minute'")
+    three.remember("s2", SCOPE, "ask", "answer")
+    two.remember("s1", SCOPE, "zqmarker", "Noted.", entry_id="e-1")
+    assert b"zqmarker" not in store.raw()

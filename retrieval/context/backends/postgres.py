@@ -64,7 +64,8 @@ DELETE FROM turnstream_windows WHERE session IN (
 """
 _EXPIRE: Final = """
 DELETE FROM turnstream_windows WHERE session IN (
-  SELECT session FROM turnstream_windows WHERE written < now() - %s * interval '1 millisecond'
+  SELECT session FROM turnstream_windows
+  WHERE scope <> '' AND written < now() - %s * interval '1 millisecond'
   LIMIT 100 FOR UPDATE SKIP LOCKED
 )
 """
