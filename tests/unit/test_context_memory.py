@@ -200,10 +200,19 @@ def test_without_history_other_sessions_are_quoted_when_asked_for(shards, opened
     assert "Faro" not in found.block
     assert "other sessions were asked" in found.notes[0]
     assert found.n_tokens <= 1_024
-    assert bot.context("new", SCOPE, "Where shall we go in June?", "fixed", across_sessions=True).block == ""
     assert bot.context("new", SCOPE, "Where shall we go in June?", "dynamic").block == ""
-    assert bot.context("new", SCOPE, None, "dynamic", across_sessions=True).block == ""
     assert bot.context("new", SCOPE, "Where shall we go in June?", "dynamic", 30, across_sessions=True).block == ""
+
+
+def test_a_note_says_why_no_other_session_was_asked(shards, opened) -> None:
+    """Who set the flag and gets nothing would look for the fault elsewhere."""
+    say(shards, SCOPE, "trip", *TRIP)
+    bot = opened()
+    for aim, strategy in (("Where shall we go in June?", "fixed"), (None, "dynamic")):
+        found = bot.context("new", SCOPE, aim, strategy, across_sessions=True)
+        assert found.block == ""
+        assert "strategy dynamic or hierarchical" in found.notes[-1]
+    assert bot.context("new", SCOPE, "Where shall we go in June?", "fixed").notes == ()
 
 
 class FailingEmbedder(FakeEmbedder):
