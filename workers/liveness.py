@@ -13,6 +13,7 @@ monotonic clock, which all processes of a machine share and nobody can set.
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import re
 import secrets
@@ -73,6 +74,11 @@ class WorkerToken:
         for path in self._folder.iterdir():
             if not self.is_alive(path.name):
                 path.unlink(missing_ok=True)
+
+
+def has_token(data_dir: Path, label: str, pid: int) -> bool:
+    """Tell whether a process has made its token: a worker does so once its model is loaded."""
+    return any((data_dir / "run" / "workers").glob(f"{glob.escape(_plain(label))}-{pid}-*"))
 
 
 class Pulse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from functools import partial
 
 import structlog
 
@@ -13,7 +14,7 @@ from pipeline.stream import check_server, connect, server_url
 from retrieval.context.backends import opening
 from workers import refill
 from workers.embedded import EmbeddedServer
-from workers.liveness import INGESTER, WORKER, forget_dead, pulse_path
+from workers.liveness import INGESTER, WORKER, forget_dead, has_token, pulse_path
 from workers.supervisor import ChildSpec, DataFolderLock, PulseWatch, ServerWatch, Supervisor, end_leftovers
 from workers.worker import THREAD_VARIABLES
 
@@ -62,6 +63,7 @@ def child_specs(settings: Settings) -> list[ChildSpec]:
                 command=_verb(kind, "--name", name, *options),
                 env=_environment(settings),
                 stop_timeout_s=_STOP_TIMEOUT_S,
+                serves=partial(has_token, settings.data_dir, name) if kind == WORKER else None,
                 watch=PulseWatch(pulse_path(settings.data_dir, kind, name)),
                 writes_stack=True,
             )

@@ -152,6 +152,23 @@ def test_nobody_waits_for_a_child_that_is_not_needed() -> None:
     supervisor._children[1].end()
 
 
+def test_it_is_said_once_that_all_work() -> None:
+    """Who runs it in a terminal waits for that line; a worker has yet to load its model when it is started."""
+    loaded: set[int] = set()
+    specs = [
+        ChildSpec(name="metrics", command=["false"], is_needed=False),
+        ChildSpec(name="worker", command=["sleep", "9"], serves=loaded.__contains__),
+        ChildSpec(name="another", command=["sleep", "9"]),
+    ]
+    supervisor = Supervisor(specs)
+    assert "pipeline.ready" not in step(supervisor, 0, 2)
+    assert {"worker", "another"} <= set(supervisor.pids())  # nobody waits for its model
+    loaded.add(supervisor.pids()["worker"])
+    assert step(supervisor, 2, 5).count("pipeline.ready") == 1
+    for child in supervisor._children:
+        child.end()
+
+
 def test_a_promise_of_another_process_counts_for_nothing(tmp_path: Path) -> None:
     """The file is the predecessor's until the child first beats."""
     Pulse(tmp_path, WORKER, "w", step_s=7).beat()

@@ -39,6 +39,7 @@ class ChildSpec:
         stop_timeout_s: time between asking it to end and ending it.
         ready: tells whether those after it may be started; None: at once.
         is_needed: whether those after it wait for it at all.
+        serves: tells by its process id whether it has loaded what it works with; no other child waits for that.
         watch: tells whether it gets on; None: that it lives is enough.
         writes_stack: whether `STACK_SIGNAL` has it write its stack.
     """
@@ -49,6 +50,7 @@ class ChildSpec:
     stop_timeout_s: float = 10.0
     ready: Callable[[], bool] | None = None
     is_needed: bool = True
+    serves: Callable[[int], bool] | None = None
     watch: Watch | None = None
     writes_stack: bool = False
 
@@ -130,6 +132,12 @@ class Child:
         if not self.was_ready:
             self.was_ready = self.runs() and (self.spec.ready is None or self.spec.ready())
         return self.was_ready
+
+    def serves(self) -> bool:
+        """Tell whether it is ready, and has loaded what it works with."""
+        if self.process is None or not self.was_ready:
+            return False
+        return self.spec.serves is None or self.spec.serves(self.process.pid)
 
     def notice_death(self, now: float) -> None:
         """Log a process that ended, and set when the next is due."""

@@ -53,6 +53,7 @@ class Supervisor:
         self._on_tick = on_tick
         self._n_stop_signals = 0
         self._stepped_at = 0.0
+        self._was_ready = False
 
     def run(self) -> None:
         """Run until SIGTERM, SIGINT or SIGHUP, or `stop`; on return no child is left. Main thread only.
@@ -90,12 +91,19 @@ class Supervisor:
             child.start_if_due(now)
             if not child.is_ready() and child.spec.is_needed:
                 break
+        self._note_ready()
         if self._on_tick:
             self._on_tick()
 
+    def _note_ready(self) -> None:
+        """Log once that every child that is needed does its work."""
+        if not self._was_ready and all(child.serves() for child in self._children if child.spec.is_needed):
+            self._was_ready = True
+            log.info("pipeline.ready", children=len(self._children))
+
     def _next_due(self, now: float) -> float:
         waits = [child.due - now for child in self._children if not child.process and child.due > now]
-        watching = self._on_tick or not all(child.was_ready for child in self._children)
+        watching = self._on_tick or not self._was_ready or not all(child.was_ready for child in self._children)
         return min([*waits, _TICK_S if watching else _LONGEST_TICK_S])
 
     def _end_all(self, wake_up: int) -> None:
