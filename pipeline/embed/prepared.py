@@ -133,6 +133,7 @@ def install(folder: Path, make: Callable[[Path], None], *, roles: tuple[str, ...
             return prepared
         for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
+        log.info("model.export_begun", model=folder.name, takes="about half a minute, once")
         target = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
         try:
             make(target)

