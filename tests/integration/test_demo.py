@@ -128,6 +128,8 @@ def test_the_demo_shows_what_became_of_every_event_and_ends(environment: dict[st
         zip(("cost", "half", "gift", "train", "shin", "code", "hotel"), questions(done.stdout), strict=True)
     )
     assert "In total we spent 1,540 francs." in first_hit(answers["cost"])
+    fused = answers["half"].partition("profile fused")[2].partition("profile session")[0]
+    assert all(session in fused for session in ("half-plan", "half-shin", "half-outcome"))
     assert all(said in answers["half"] for said in ("under 1:50", "under two hours", "1:58:41"))
     assert "奶奶下个月过八十岁生日" in first_hit(answers["gift"])
     assert "08:04 from platform 9" in first_hit(answers["train"])
@@ -137,6 +139,8 @@ def test_the_demo_shows_what_became_of_every_event_and_ends(environment: dict[st
     assert "lena-keys" in answers["code"]
     assert "Hotel du Palais" not in answers["hotel"]
     assert "flat-search" in answers["hotel"]
+    verdicts = {name for name, answer in answers.items() if "likely none of these answers" in answer}
+    assert verdicts == {"hotel"}
     output = done.stdout + done.stderr
     for gone in ("07:32", "platform 14", "platform 15", "7719", "\x1b"):
         assert gone not in output

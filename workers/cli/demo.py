@@ -118,7 +118,12 @@ def _ask(memory: Memory, question: Question) -> None:
     flat = memory.memory_store.query(question.query, question.scope, top_k=_SHOWN).scored
     answers = {
         profile: memory.retrieve(
-            question.query, question.scope, profile=profile, top_sessions=_SESSIONS, recall_top_k=_SHOWN
+            question.query,
+            question.scope,
+            profile=profile,
+            top_sessions=_SESSIONS,
+            recall_top_k=_SHOWN,
+            coverage=question.coverage,
         )
         for profile in PROFILES
     }
@@ -136,6 +141,8 @@ def _print_stages(answer: Retrieval) -> None:
     for escalation in answer.diagnostics.escalations:
         why = answer.diagnostics.reasons.get(escalation, "")
         common.out.print(Padding(Text(f"escalated: {escalation}: {why}", style="yellow"), (0, 0, 0, 2)))
+    if answer.hits and not answer.diagnostics.answer_is_likely:
+        common.out.print(Padding(Text("likely none of these answers", style="yellow"), (0, 0, 0, 2)))
 
 
 def _print_hits(hits: Sequence[Hit], selected: Collection[str], *, with_neighbours: bool = False) -> None:

@@ -30,12 +30,16 @@ class Surprise:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked in which scope, and what the answer shows; ``with_neighbours`` shows the turns around it."""
+    """What is asked in which scope, and what the answer shows.
+
+    ``with_neighbours`` shows the turns around it; ``coverage`` has each of the best sessions give its best turn.
+    """
 
     scope: Scope
     query: str
     point: str
     with_neighbours: bool = False
+    coverage: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def load_story() -> Story:
                 row["query"],
                 row["point"],
                 with_neighbours=row.get("with_neighbours", False),
+                coverage=row.get("coverage", False),
             )
             for row in _rows("questions.jsonl")
         ),
