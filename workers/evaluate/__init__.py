@@ -62,7 +62,10 @@ def evaluate(  # noqa: PLR0913 - the verb's options; all but two have defaults
         TurnstreamError: the pipeline ended.
     """
     chosen = settings or load_settings()
-    with _searchable(datasets.load(path, form, limit=limit), scope, chosen, on_progress) as (dataset, own, ingested):
+    dataset = datasets.load(path, form, limit=limit, scope=scope)
+    if compare:
+        dataset.counted()
+    with _searchable(dataset, scope, chosen, on_progress) as (own, ingested):
         found = _asked(dataset, own, profile, options or {}, ingested, on_progress)
         if not compare:
             return found
@@ -98,17 +101,19 @@ def fit(
     """
     chosen = settings or load_settings()
     chosen = _with(chosen, beside=beside or chosen.retrieval.beside, reranker=None)
-    with _searchable(datasets.load(path, form, limit=limit), scope, chosen, on_progress) as (dataset, own, _):
+    dataset = datasets.load(path, form, limit=limit, scope=scope)
+    dataset.counted()
+    with _searchable(dataset, scope, chosen, on_progress) as (own, _):
         return refit(dataset, own, with_tokens=with_tokens, on_progress=on_progress)
 
 
 @contextmanager
 def _searchable(
     dataset: Dataset, scope: Scope | None, settings: Settings, on_progress: Told
-) -> Iterator[tuple[Dataset, Settings, Ingested | None]]:
-    """Have the scopes of a data set in a data folder, and give what to ask, where, and how it got there."""
+) -> Iterator[tuple[Settings, Ingested | None]]:
+    """Have the scopes of a data set in a data folder, and give where to ask, and how it got there."""
     if scope is not None:
-        yield dataset.within(scope), settings, None
+        yield settings, None
         return
     with running.temporary_folder(keep=False) as data_dir, own_environment(data_dir, settings):
         ingested = ingest(
@@ -116,7 +121,7 @@ def _searchable(
             data_dir,
             on_state=lambda done, total: on_progress("turns searchable", done, total),
         )
-        yield dataset, load_settings().model_copy(update={"retrieval": settings.retrieval}), ingested
+        yield load_settings().model_copy(update={"retrieval": settings.retrieval}), ingested
 
 
 def _with(settings: Settings, **retrieval: Any) -> Settings:

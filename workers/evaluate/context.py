@@ -64,6 +64,7 @@ def compare(
     if form != locomo.FORMAT:
         raise ConfigError(f"--context needs conversations that go on over months: --format {locomo.FORMAT}")
     dataset = datasets.load(path, form, limit=limit)
+    questions = dataset.counted()
     conversations = _conversations(dataset)
     with running.temporary_folder(keep=False) as data_dir, own_environment(data_dir, settings or load_settings()):
         ingest(
@@ -73,7 +74,6 @@ def compare(
         )
         clock = context_run.Clock()
         with closing(open_memory(settings=load_settings(), clock=clock)) as memory:
-            questions = [question for question in dataset.questions if question.is_counted]
             on_progress("questions asked", 0, len(questions))
             return context_run.compare_all(
                 memory,

@@ -50,6 +50,18 @@ class Dataset:
         """Yield everything that was said, in order."""
         return self.read_events(self.path)
 
+    def counted(self) -> list[AskedQuestion]:
+        """Give the questions that are in the mean.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        found = [question for question in self.questions if question.is_counted]
+        if not found:
+            known = ", ".join(sorted({question.category for question in self.questions}))
+            raise ConfigError(f"{self.path}: none of its questions is in the mean, all are {known}; add others")
+        return found
+
     def within(self, scope: Scope) -> Dataset:
         """Keep the questions about one scope.
 
@@ -70,11 +82,11 @@ _FORMATS: Final[dict[str, tuple[_Events, _Questions, Discount]]] = {
 FORMATS: Final = tuple(_FORMATS)
 
 
-def load(path: Path, form: str, *, limit: int | None = None) -> Dataset:
-    """Read a data set's questions, the first ``limit`` of each scope.
+def load(path: Path, form: str, *, limit: int | None = None, scope: Scope | None = None) -> Dataset:
+    """Read a data set's questions, the first ``limit`` of each scope, or of one scope.
 
     Raises:
-        ConfigError: there is no such format or file, or it holds no question that can be asked.
+        ConfigError: there is no such format or file, or it has a wrong field, or no question to be asked.
     """
     if form not in _FORMATS:
         raise ConfigError(f"{form!r} is no format of questions; choose one of {', '.join(FORMATS)}")
@@ -89,4 +101,5 @@ def load(path: Path, form: str, *, limit: int | None = None) -> Dataset:
             questions.append(question)
     if not questions:
         raise ConfigError(f"{path} holds no question with evidence; is it of the format {form}?")
-    return Dataset(path, form, read_events, questions, discount)
+    found = Dataset(path, form, read_events, questions, discount)
+    return found if scope is None else found.within(scope)

@@ -67,7 +67,7 @@ def refit(dataset: Dataset, settings: Settings, *, with_tokens: bool = True, on_
     """
     bundled = bundled_models(settings.retrieval.beside)
     features = (bundled.with_tokens if with_tokens else bundled.without_tokens).features
-    counted = [question for question in dataset.questions if question.is_counted]
+    counted = dataset.counted()
     with closing(open_memory(settings=settings, models=bundled)) as memory:
         embedder = memory.embedder
         found = labelled.examples(
