@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.commands import CommandLine
@@ -25,6 +27,20 @@ def test_no_figure_of_a_table_is_cut_off(
     assert out.count("12345") == 4
     legends = [line for line in out.splitlines() if ": " in line and "@k" in line]
     assert [line.split(":")[0] for line in legends] == ["R@k", "any@k, all@k"]
+
+
+def test_a_table_says_which_questions_are_in_its_means(capsys: pytest.CaptureFixture[str]) -> None:
+    """And where they are those that the weights were fitted to; of another data set nothing of the kind."""
+    found = an_evaluation()
+    locomo = replace(found, form="locomo", figures={"all categories": found.figures["overall"], **found.figures})
+    evaluate.print_figures(locomo)
+    told = capsys.readouterr().out
+    assert "overall: all questions but the adversarial" in told
+    assert "fitted on LoCoMo's conversations 1-5" in told
+    evaluate.print_figures(found)
+    told = capsys.readouterr().out
+    assert "adversarial" not in told
+    assert "fitted" not in told
 
 
 def test_a_comparison_says_what_its_columns_are(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from workers.cli import common
 from workers.cli.bars import Bars
 from workers.cli.reading import Reranker, with_reranker
 from workers.demo import running
-from workers.evaluate import FORMATS, Evaluation, context, context_html
+from workers.evaluate import FORMATS, Evaluation, context, context_html, locomo
 from workers.evaluate.context_run import Comparison
 from workers.evaluate.html import page
 from workers.evaluate.run import CUTS
@@ -31,6 +32,10 @@ _OF_SESSIONS = (
     "any@k, all@k: questions with any, with all of their sessions among the first k; share@k: share of the sessions."
     " NDCG@10: how near the order of the first ten is to the best, by turns and by sessions."
 )
+_OF_CATEGORIES = (
+    "overall: all questions but adversarial ones, whose answer was never said; all categories: these too."
+)
+_FITTED_ON = "The bundled weights were fitted on LoCoMo's conversations 1-5: those are no test of them."
 _OF_BLOCKS = (
     "told, quoted: share of the evidence that the block tells, that it has word for word. budget: the longest block,"
     " in tokens; tokens: the mean of those spent. leaks: turns of other sessions or scopes in a block."
@@ -148,7 +153,14 @@ def print_figures(found: Evaluation) -> None:
         sides = [figures.session_any[1], figures.session_any[5], figures.session_share[5], figures.session_all[5]]
         sessions.add_row(name, str(figures.n), *map(_percent, [*sides, figures.ndcg, figures.session_ndcg]))
     _print_with_legend(turns, _OF_TURNS)
-    _print_with_legend(sessions, _OF_SESSIONS)
+    _print_with_legend(sessions, " ".join([_OF_SESSIONS, *_caveats(found)]))
+
+
+def _caveats(found: Evaluation) -> Iterator[str]:
+    if "all categories" in found.figures:
+        yield _OF_CATEGORIES
+    if found.form == locomo.FORMAT and found.profile == "fused":
+        yield _FITTED_ON
 
 
 def _print_with_legend(table: Table, legend: str) -> None:
