@@ -32,9 +32,7 @@ _OF_SESSIONS = (
     "any@k, all@k: questions with any, with all of their sessions among the first k; share@k: share of the sessions."
     " NDCG@10: how near the order of the first ten is to the best, by turns and by sessions."
 )
-_OF_CATEGORIES = (
-    "overall: all questions but adversarial ones, whose answer was never said; all categories: these too."
-)
+_OF_CATEGORIES = "overall: all questions but adversarial ones (never answered); all categories: those too."
 _FITTED_ON = "The bundled weights were fitted on LoCoMo's conversations 1-5: those are no test of them."
 _OF_BLOCKS = (
     "told, quoted: share of the evidence that the block tells, that it has word for word. budget: the longest block,"
