@@ -21,7 +21,7 @@ from pipeline.contract import attribution
 from pipeline.contract.attribution import Subject
 from pipeline.errors import ConfigError
 from pipeline.ledger import Ledger, LedgerPool, disk, events, forgetting, upkeep
-from pipeline.ledger.forgetting import PURGE_LOOKED_AT, PURGE_MARK, PURGE_UP_TO, PURGED_LEDGER, Forgotten
+from pipeline.ledger.forgetting import PURGE_LOOKED_AT, PURGE_MARK, PURGE_UP_TO, PURGED_LEDGER, Forgotten, Tombstones
 from pipeline.records import ScopeDeleted, SessionDeleted, TurnDeleted
 from pipeline.registry import FILE as REGISTRY_FILE
 from pipeline.registry import Registry
@@ -29,7 +29,7 @@ from pipeline.settings import Settings
 from pipeline.shards import LEDGER_FILE, SUMMARIES_FOLDER, Shards, require_usable
 from pipeline.stream import DeadLetter, Entry, TurnStream, append_only, parsed_id
 from pipeline.summarise import SummaryCache
-from retrieval.context.backends.protocol import Kept, Windows
+from retrieval.context.backends.protocol import Windows
 from workers.supervisor import DataFolderLock
 
 _LETTERS_AT_ONCE: Final = 16
@@ -158,7 +158,7 @@ class Forgetting:
     def _purge_windows(self, ledger: Ledger) -> None:
         if self._windows is None:
             return
-        n_exchanges = self._windows.purge(ledger.scope, partial(_has_forgotten, ledger))
+        n_exchanges = self._windows.purge(ledger.scope, partial(_forgotten_of, ledger))
         if n_exchanges:
             _log.info("windows.purged", n_exchanges=n_exchanges)
 
@@ -263,11 +263,9 @@ def _is_forgotten(ledger: Ledger, subject: Subject, arrived_ms: int) -> bool:
         return forgetting.is_forgotten(connection, subject.session_id, subject.turn_id, at_ms)
 
 
-def _has_forgotten(ledger: Ledger, session_id: str, kept: Kept) -> bool:
+def _forgotten_of(ledger: Ledger, session_id: str) -> Tombstones:
     with ledger.read() as connection:
-        return any(
-            forgetting.is_forgotten(connection, session_id, turn_id, kept.entry.time_ms) for turn_id in kept.turn_ids
-        )
+        return forgetting.tombstones(connection, session_id)
 
 
 def _count(ledger: Ledger, subject: Subject) -> None:

@@ -38,7 +38,8 @@ PURGE_UP_TO = "purge_up_to"
 PURGE_LOOKED_AT = "purge_looked_at"
 PURGE_MARK = "purge_mark"
 LAST_PURGE = "last_purge"
-_FOR_GOOD = 1 << 62
+FOR_GOOD = 1 << 62
+"""A time that nothing is said after."""
 _SCOPE = "scope"
 _VACATE = "INSERT INTO vacated (session_id, turn_index, first_ms)"
 _VACATED_BEFORE = "ON CONFLICT DO UPDATE SET first_ms = min(first_ms, excluded.first_ms)"
@@ -77,6 +78,24 @@ class Forgotten:
     dead_letters: int
     rewritten: bool
     purged_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstones:
+    """What was forgotten of a session.
+
+    Args:
+        up_to_ms: all that was said up to then, with the session or its scope; None: neither was.
+        turns: digests of turns that were forgotten one by one.
+    """
+
+    up_to_ms: int | None = None
+    turns: tuple[str, ...] = ()
+
+    def cover(self, session_id: str, turn_ids: Iterable[str], at_ms: int) -> bool:
+        """Tell whether something said at a time was forgotten, or any turn of it."""
+        is_earlier = self.up_to_ms is not None and at_ms <= self.up_to_ms
+        return is_earlier or any(turn_digest(session_id, turn_id) in self.turns for turn_id in turn_ids)
 
 
 class Forgetter:
@@ -150,7 +169,7 @@ class Forgetter:
         target = _turn_target(session_id, turn_id)
         was_forgotten = self._is_buried(_session_target(session_id)) or self._is_buried(target)
         if not self._is_buried(_session_target(session_id)):
-            self._bury(target, _FOR_GOOD)
+            self._bury(target, FOR_GOOD)
         n_turns, n_chunks = remove_turns(
             self._db, self._cards, "session_id = ? AND turn_id = ?", (session_id, turn_id)
         )
@@ -170,7 +189,7 @@ class Forgetter:
         target = _session_target(session_id)
         known = self._db.execute(f"SELECT 1 FROM ({_SESSIONS}) WHERE session_id = ?", (session_id,)).fetchone()
         was_forgotten = self._is_buried(target)
-        self._bury(target, _FOR_GOOD)
+        self._bury(target, FOR_GOOD)
         self._db.execute("DELETE FROM tombstones WHERE target GLOB ?", (f"{target}/*",))  # the session's covers them
         n_turns, n_chunks = remove_turns(self._db, self._cards, "session_id = ?", (session_id,))
         self._db.execute("DELETE FROM vacated WHERE session_id = ?", (session_id,))
@@ -184,7 +203,7 @@ class Forgetter:
         self._bury(_SCOPE, until_ms)
         old = "SELECT session_id, turn_id FROM turns WHERE first_ms <= ?"
         for session_id, turn_id in self._db.execute(old, (until_ms,)).fetchall():
-            self._bury(_turn_target(str(session_id), str(turn_id)), _FOR_GOOD)
+            self._bury(_turn_target(str(session_id), str(turn_id)), FOR_GOOD)
         n_turns, n_chunks = remove_turns(self._db, self._cards, "first_ms <= ?", (until_ms,))
         self._db.execute("DELETE FROM vacated WHERE first_ms <= ?", (until_ms,))
         self._db.execute(
@@ -233,6 +252,18 @@ def is_forgotten(connection: apsw.Connection, session_id: str | None, turn_id: s
             f"SELECT 1 FROM tombstones WHERE target IN ({_marks(targets)}) AND until_ms >= ?", (*targets, at_ms)
         ).fetchone()
     )
+
+
+def tombstones(connection: apsw.Connection, session_id: str) -> Tombstones:
+    """Give what was forgotten of a session."""
+    of_session = _session_target(session_id)
+    found: Any = connection.execute(
+        "SELECT max(until_ms) FROM tombstones WHERE target IN (?, ?)", (_SCOPE, of_session)
+    ).fetchone()
+    turns: Any = connection.execute(
+        "SELECT target FROM tombstones WHERE target > ? AND target < ?", (f"{of_session}/", f"{of_session}0")
+    ).fetchall()  # "0" comes after "/"
+    return Tombstones(found[0], tuple(target.rpartition("/")[2] for (target,) in turns))
 
 
 def remove_turns(
@@ -326,7 +357,12 @@ def _session_target(session_id: str) -> str:
 
 
 def _turn_target(session_id: str, turn_id: str) -> str:
-    return f"{_session_target(session_id)}/{_digest('turn', session_id, turn_id)}"
+    return f"{_session_target(session_id)}/{turn_digest(session_id, turn_id)}"
+
+
+def turn_digest(session_id: str, turn_id: str) -> str:
+    """Give what is kept of a turn's id."""
+    return _digest("turn", session_id, turn_id)
 
 
 def _digest(*parts: str) -> str:

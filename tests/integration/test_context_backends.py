@@ -15,7 +15,7 @@ import structlog
 from pydantic import SecretStr
 
 from pipeline.errors import ConfigError, NotFoundError, TransientError
-from pipeline.ledger.forgetting import PURGE_DUE
+from pipeline.ledger.forgetting import FOR_GOOD, PURGE_DUE, Tombstones
 from pipeline.records import Scope
 from pipeline.settings import ContextSettings, Settings
 from pipeline.stream import connect
@@ -282,11 +282,11 @@ def test_the_set_of_sessions_shrinks_with_their_windows(store: Store, monkeypatc
     with connect(store.url or "", timeout_s=5) as client:
         assert client.pttl(index) > 3_590_000
         client.delete(f"turnstream:window:{{{key.scope_digest.hex()}}}:{SessionKey(SCOPE, 'expired').digest.hex()}")
-        assert windows.purge(SCOPE, lambda session_id, _: session_id == "forgotten") == 2
+        assert windows.purge(SCOPE, lambda name: Tombstones(FOR_GOOD if name == "forgotten" else None)) == 2
         assert client.smembers(index) == {key.digest.hex().encode()}
         read, damaged = windows._get, iter([b"{"])
         monkeypatch.setattr(windows, "_get", lambda place: next(damaged, None) or read(place))
-        assert windows.purge(SCOPE, lambda *_: False) == 0
+        assert windows.purge(SCOPE, lambda _: Tombstones()) == 0
         assert len(store.kept(memory, "s1")) == 1
         memory.session_memory(SCOPE).forget("s1")
         assert not client.exists(index)

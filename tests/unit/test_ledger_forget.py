@@ -222,3 +222,24 @@ def test_a_summary_in_the_making_puts_the_purge_off(tmp_path: Path) -> None:
     (tmp_path / "summaries" / "left.lock").touch()
     cache.keep_only(set())
     assert list((tmp_path / "summaries").iterdir()) == []
+
+
+def test_a_ledger_tells_what_it_has_forgotten_of_a_session(ledger: Ledger) -> None:
+    """Stores that hosts share refuse the same: turns one by one, a session for good, a scope up to a time."""
+    events.apply(ledger, [turn("e1"), turn_deleted("t9"), turn_deleted("t9", session="s2")], now_ms=NOW)
+
+    def told(session_id: str) -> forgetting.Tombstones:
+        with ledger.read() as db:
+            return forgetting.tombstones(db, session_id)
+
+    assert told("s1") == forgetting.Tombstones(None, (forgetting.turn_digest("s1", "t9"),))
+    assert told("s1").cover("s1", ["t9"], NOW)
+    assert not told("s1").cover("s1", ["t8"], 0)
+    assert not told("s2").cover("s1", ["t9"], NOW)
+    scope_deleted = ScopeDeleted(scope=SCOPE, timestamp_ms=NOW, event_id="d1")
+    session_deleted = SessionDeleted(scope=SCOPE, session_id="s2", timestamp_ms=NOW, event_id="d2")
+    events.apply(ledger, [scope_deleted, session_deleted], now_ms=NOW)
+    assert told("s2") == forgetting.Tombstones(forgetting.FOR_GOOD)
+    assert told("s1").up_to_ms == told("another").up_to_ms == NOW
+    assert told("another").cover("another", ["t1"], NOW)
+    assert not told("another").cover("another", ["t1"], NOW + 1)

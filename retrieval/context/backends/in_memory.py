@@ -8,7 +8,7 @@ from typing import Final
 
 from pipeline.records import Scope
 from retrieval.context.backends import record
-from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey
+from retrieval.context.backends.protocol import ForgottenOf, Kept, Limits, SessionKey
 
 _MOST_SESSIONS: Final = 10_000
 
@@ -46,13 +46,13 @@ class InMemoryWindows:
         with self._lock:
             self._kept.pop(key, None)
 
-    def purge(self, scope: Scope, is_forgotten: IsForgotten) -> int:
+    def purge(self, scope: Scope, forgotten_of: ForgottenOf) -> int:
         """Remove a scope's exchanges that were forgotten."""
         n_removed = 0
         with self._lock:
             for key in [key for key in self._kept if key.scope == scope]:
                 before = self._kept[key]
-                left = record.remaining(key.session_id, before, is_forgotten)
+                left = record.remaining(key.session_id, before, forgotten_of(key.session_id))
                 n_removed += len(before) - len(left)
                 self._kept[key] = left
                 if not left:

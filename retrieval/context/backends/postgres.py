@@ -2,9 +2,9 @@
 
 | table `turnstream_windows` | |
 |---|---|
-| `session` | primary key: digest of scope kind, scope id and session id |
-| `scope` | digest of scope kind and id; empty where the record only tells what was forgotten |
-| `record` | the session's record (`record`) |
+| `session` | primary key: digest of scope kind, scope id and session id; with `/forgotten` behind it in notes |
+| `scope` | digest of scope kind and id; empty in notes |
+| `record` | the session's record, or notes of what was forgotten of it (`record`) |
 | `set_aside` | the last record of the session that could not be read |
 | `written` | when, by the server's clock: only lets records expire |
 
@@ -27,9 +27,10 @@ from psycopg import errors as pg_errors
 from psycopg.conninfo import conninfo_to_dict
 
 from pipeline.errors import ConfigError, ServerUnreachableError, TransientError, TurnstreamError
+from pipeline.ledger.forgetting import Tombstones
 from pipeline.records import Scope
 from retrieval.context.backends import record
-from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey, scope_digest
+from retrieval.context.backends.protocol import ForgottenOf, Kept, Limits, SessionKey, scope_digest
 
 T = TypeVar("T")
 _Cursor = psycopg.Cursor[Any]
@@ -51,10 +52,8 @@ _PUT: Final = """
 INSERT INTO turnstream_windows (session, scope, record) VALUES (%s, %s, %s)
 ON CONFLICT (session) DO UPDATE SET record = excluded.record, scope = excluded.scope, written = now()
 """
-_LEAVE_FORGOTTEN: Final = """
-INSERT INTO turnstream_windows (session, scope, record) VALUES (%s, '', %s)
-ON CONFLICT (session) DO UPDATE SET record = excluded.record, scope = '', set_aside = NULL, written = now()
-"""
+_REMOVE: Final = "DELETE FROM turnstream_windows WHERE session = %s"
+_NOTES: Final = b"/forgotten"
 _EXPIRE_FORGOTTEN: Final = """
 DELETE FROM turnstream_windows WHERE session IN (
   SELECT session FROM turnstream_windows
@@ -120,7 +119,7 @@ class PostgresWindows:
         def work(cursor: _Cursor) -> None:
             _lock(cursor, key.digest)
             before = _read(cursor, key)
-            after = record.added(before, key.session_id, exchange, self._limits)
+            after = record.added(before, _notes(cursor, key.digest), key, exchange, self._limits)
             if after != before:
                 cursor.execute(_PUT, (key.digest, key.scope_digest, record.encode(after)))
             if self._limits.ttl_ms is not None:
@@ -156,12 +155,12 @@ class PostgresWindows:
 
         def work(cursor: _Cursor) -> None:
             _lock(cursor, key.digest)
-            cursor.execute(_LEAVE_FORGOTTEN, (key.digest, record.encode(record.FORGOTTEN_SESSION)))
-            cursor.execute(_EXPIRE_FORGOTTEN, (record.FORGOTTEN_FOR_MS,))
+            cursor.execute(_REMOVE, (key.digest,))
+            _put_notes(cursor, key.digest, record.FORGOTTEN_SESSION)
 
         self._run(work)
 
-    def purge(self, scope: Scope, is_forgotten: IsForgotten) -> int:
+    def purge(self, scope: Scope, forgotten_of: ForgottenOf) -> int:
         """Remove a scope's exchanges that were forgotten.
 
         Raises:
@@ -174,7 +173,7 @@ class PostgresWindows:
                 "SELECT session FROM turnstream_windows WHERE scope = %s", (digest,)
             ).fetchall()
         )
-        purged = (partial(_purge, session=row[0], scope=digest, is_forgotten=is_forgotten) for row in rows)
+        purged = (partial(_purge, session=bytes(row[0]), forgotten_of=forgotten_of) for row in rows)
         return sum(map(self._run, purged))
 
     def close(self) -> None:
@@ -266,23 +265,34 @@ def _read(cursor: _Cursor, key: SessionKey) -> record.Record:
         return record.Record()
 
 
-def _purge(cursor: _Cursor, session: bytes, scope: bytes, is_forgotten: IsForgotten) -> int:
+def _notes(cursor: _Cursor, session: bytes) -> Tombstones:
+    return record.decode_notes(_raw(cursor, session + _NOTES), "postgres")
+
+
+def _put_notes(cursor: _Cursor, session: bytes, notes: Tombstones) -> None:
+    cursor.execute(_PUT, (session + _NOTES, b"", record.encode_notes(notes)))
+    cursor.execute(_EXPIRE_FORGOTTEN, (record.FORGOTTEN_FOR_MS,))
+
+
+def _purge(cursor: _Cursor, session: bytes, forgotten_of: ForgottenOf) -> int:
     _lock(cursor, session)
     raw = _raw(cursor, session)
     try:
         before = record.decode(raw) if raw is not None else record.Record()
     except record.DamagedRecordError:  # nothing can be forgotten within it
-        cursor.execute("DELETE FROM turnstream_windows WHERE session = %s", (session,))
+        cursor.execute(_REMOVE, (session,))
         return 1
-    after = record.purged(before, is_forgotten)
+    noted = _notes(cursor, session)
+    after, notes = record.purged(before, noted, forgotten_of)
     if after.exchanges:
-        cursor.execute(_PUT, (session, scope, record.encode(after)))
-        cursor.execute("UPDATE turnstream_windows SET set_aside = NULL WHERE session = %s", (session,))
-    elif after == record.Record():
-        cursor.execute("DELETE FROM turnstream_windows WHERE session = %s", (session,))
+        cursor.execute(
+            "UPDATE turnstream_windows SET record = %s, set_aside = NULL WHERE session = %s",
+            (record.encode(after), session),
+        )
     else:
-        cursor.execute(_LEAVE_FORGOTTEN, (session, record.encode(after)))
-    cursor.execute(_EXPIRE_FORGOTTEN, (record.FORGOTTEN_FOR_MS,))
+        cursor.execute(_REMOVE, (session,))
+    if notes != noted:
+        _put_notes(cursor, session, notes)
     return len(before.exchanges) - len(after.exchanges)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pipeline.ledger.forgetting import Tombstones
 from pipeline.records import Scope
 from retrieval.context.entries.entry import Entry
 
@@ -56,8 +57,8 @@ class Limits:
     ttl_ms: int | None = None
 
 
-IsForgotten = Callable[[str, Kept], bool]
-"""Tells of a session id and an exchange whether any turn of it was forgotten."""
+ForgottenOf = Callable[[str], Tombstones]
+"""Tells what a ledger has forgotten of a session, by its id."""
 
 
 class Windows(Protocol):
@@ -104,10 +105,12 @@ class Windows(Protocol):
         """
         ...
 
-    def purge(self, scope: Scope, is_forgotten: IsForgotten) -> int:
+    def purge(self, scope: Scope, forgotten_of: ForgottenOf) -> int:
         """Remove a scope's exchanges that were forgotten, and whatever of it cannot be read; gives how many.
 
-        A store that hosts share does not take them again from a host whose ledger still has them.
+        A store that hosts share does not take them again from a host whose ledger still has them, nor what was
+        forgotten and is no longer in the window: a purge makes room for it. It notes that for each session with a
+        window; of one without, or whose window ended in silence, it knows no id, and what is told again is taken.
 
         Raises:
             TransientError: the store does not answer; try again.

@@ -4,6 +4,7 @@
 |---|---|---|
 | `turnstream:window:{<scope>}:<session>` | string | a session's record (`record`), named by digests, in hex |
 | `turnstream:window:{<scope>}:<session>:damaged` | any | the last record of the session that could not be read |
+| `turnstream:window:{<scope>}:<session>:forgotten` | string | notes of what was forgotten of the session |
 | `turnstream:windows:{<scope>}` | set | digests of the scope's sessions with exchanges; it outlives each of them |
 
 A record is changed by comparing and replacing it in one script, so it is whole after a crash at any moment, and of
@@ -17,53 +18,64 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import redis
 from redis import exceptions as redis_errors
 from redis.backoff import NoBackoff
+from redis.commands.core import Script
 from redis.retry import Retry
 
 from pipeline import server_address
 from pipeline.errors import ConfigError, ServerUnreachableError, TransientError, TurnstreamError
+from pipeline.ledger.forgetting import Tombstones
 from pipeline.records import Scope
 from pipeline.settings import mask_url
 from retrieval.context.backends import record
-from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey, scope_digest
+from retrieval.context.backends.protocol import ForgottenOf, Kept, Limits, SessionKey, scope_digest
 
 _SETTING: Final = "TURNSTREAM_CONTEXT__URL"
 _MOST_TRIES: Final = 1_000
 """Each one that fails means that another process got on."""
-_REPLACE: Final = """
-local found = redis.call('GET', KEYS[1])
-if (found and redis.sha1hex(found) or '') ~= ARGV[1] then return 0 end
-if ARGV[2] == '' or ARGV[5] ~= '' then
-  redis.call('DEL', KEYS[1])
-  if ARGV[2] ~= '' then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[5]) end
-  if redis.call('EXISTS', KEYS[3]) == 0 then redis.call('SREM', KEYS[2], ARGV[4]) end
+_IS_AS_SEEN = """
+local function digest(key)
+  local found = redis.call('GET', key)
+  return found and redis.sha1hex(found) or ''
+end
+if digest(KEYS[1]) ~= ARGV[1] or digest(KEYS[2]) ~= ARGV[2] then return 0 end
+"""
+_APPEND: Final = f"""{_IS_AS_SEEN}
+redis.call('SET', KEYS[1], ARGV[3])
+if ARGV[5] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[5]) end
+local is_new = redis.call('EXISTS', KEYS[3]) == 0
+redis.call('SADD', KEYS[3], ARGV[4])
+if ARGV[5] == '' then
+  redis.call('PERSIST', KEYS[3])
+elseif is_new then
+  redis.call('PEXPIRE', KEYS[3], ARGV[5])
 else
-  if ARGV[6] ~= '' then redis.call('DEL', KEYS[1]) end
-  redis.call('SET', KEYS[1], ARGV[2])
-  if ARGV[3] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
-  local is_new = redis.call('EXISTS', KEYS[2]) == 0
-  redis.call('SADD', KEYS[2], ARGV[4])
-  if ARGV[3] == '' then
-    redis.call('PERSIST', KEYS[2])
-  elseif is_new then
-    redis.call('PEXPIRE', KEYS[2], ARGV[3])
-  else
-    redis.call('PEXPIRE', KEYS[2], ARGV[3], 'GT')
-  end
+  redis.call('PEXPIRE', KEYS[3], ARGV[5], 'GT')
 end
 return 1
 """
-"""To purge deletes first: a full server refuses no write of a script that has written already."""
+_PURGE: Final = f"""{_IS_AS_SEEN}
+local lives_ms = redis.call('PTTL', KEYS[1])
+redis.call('DEL', KEYS[1])
+if ARGV[3] ~= '' then
+  redis.call('SET', KEYS[1], ARGV[3])
+  if lives_ms >= 0 then redis.call('PEXPIRE', KEYS[1], lives_ms) end
+elseif redis.call('EXISTS', KEYS[4]) == 0 then
+  redis.call('SREM', KEYS[3], ARGV[4])
+end
+if ARGV[5] ~= '' then redis.call('SET', KEYS[2], ARGV[5], 'PX', ARGV[6]) end
+return 1
+"""
 _FORGET: Final = """
-redis.call('DEL', KEYS[1], KEYS[3])
-redis.call('SREM', KEYS[2], ARGV[1])
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+redis.call('DEL', KEYS[1], KEYS[4])
+redis.call('SREM', KEYS[3], ARGV[1])
+redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 return 1
 """
 """A full server forgets and notes it: once a script has deleted, none of its writes is refused for memory."""
@@ -113,7 +125,8 @@ class RedisWindows:
             _SETTING,
             redis_errors.RedisError,
         )
-        self._replace = self._client.register_script(_REPLACE)
+        self._append = self._client.register_script(_APPEND)
+        self._replace = self._client.register_script(_PURGE)
         self._forget = self._client.register_script(_FORGET)
         self._set_aside = self._client.register_script(_SET_ASIDE)
         self._remove_damaged = self._client.register_script(_REMOVE_DAMAGED)
@@ -135,10 +148,15 @@ class RedisWindows:
             TransientError: the server does not answer, or others change this window all the time.
             ConfigError: it refuses us.
         """
+        place = _Place(key.scope_digest, key.digest)
         for _ in range(_MOST_TRIES):
             raw, before = self._read(key)
-            after = record.added(before, key.session_id, exchange, self._limits)
-            if after == before or self._put(_Place(key.scope_digest, key.digest), raw, after):
+            raw_notes, notes = self._notes(place)
+            after = record.added(before, notes, key, exchange, self._limits)
+            if after == before:
+                return
+            values = (_sha1(raw), _sha1(raw_notes), record.encode(after), place.session, self._limits.ttl_ms or "")
+            if self._run(self._append, place, values):
                 return
         raise TransientError(f"{self._address}: others change this window all the time; try again")
 
@@ -159,11 +177,10 @@ class RedisWindows:
             ConfigError: it refuses us.
         """
         place = _Place(key.scope_digest, key.digest)
-        left = record.encode(record.FORGOTTEN_SESSION)
-        with self._translated():
-            self._forget([place.record, place.index, place.damaged], [place.session, left, record.FORGOTTEN_FOR_MS])
+        notes = record.encode_notes(record.FORGOTTEN_SESSION)
+        self._run(self._forget, place, (place.session, notes, record.FORGOTTEN_FOR_MS))
 
-    def purge(self, scope: Scope, is_forgotten: IsForgotten) -> int:
+    def purge(self, scope: Scope, forgotten_of: ForgottenOf) -> int:
         """Remove a scope's exchanges that were forgotten.
 
         Raises:
@@ -173,13 +190,13 @@ class RedisWindows:
         digest = scope_digest(scope)
         with self._translated():
             sessions: Any = self._client.smembers(_Place(digest, b"").index)
-        return sum(self._purge(_Place(digest, bytes.fromhex(name.decode())), is_forgotten) for name in sessions)
+        return sum(self._purge(_Place(digest, bytes.fromhex(name.decode())), forgotten_of) for name in sessions)
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def _purge(self, place: _Place, is_forgotten: IsForgotten) -> int:
+    def _purge(self, place: _Place, forgotten_of: ForgottenOf) -> int:
         with self._translated():
             self._client.delete(place.damaged)
         for _ in range(_MOST_TRIES):
@@ -195,9 +212,13 @@ class RedisWindows:
                 if is_removed:
                     return 1
                 continue
-            after = record.purged(before, is_forgotten)
-            is_as_wanted = bool(after.exchanges) and after == before
-            if is_as_wanted or self._put(place, raw, after, is_purge=True):
+            raw_notes, noted = self._notes(place)
+            after, notes = record.purged(before, noted, forgotten_of)
+            is_as_wanted = bool(after.exchanges) and (after, notes) == (before, noted)
+            left = record.encode(after) if after.exchanges else b""
+            to_note = record.encode_notes(notes) if notes != noted else b""
+            values = (_sha1(raw), _sha1(raw_notes), left, place.session, to_note, record.FORGOTTEN_FOR_MS)
+            if is_as_wanted or self._run(self._replace, place, values):
                 return len(before.exchanges) - len(after.exchanges)
         raise TransientError(f"{self._address}: others change a window all the time; try again")
 
@@ -229,18 +250,14 @@ class RedisWindows:
                 raise record.DamagedRecordError("its key is of another type") from error
         return None if found is None else bytes(found)
 
-    def _put(self, place: _Place, seen: bytes | None, after: record.Record, *, is_purge: bool = False) -> bool:
-        raw = record.encode(after) if after != record.Record() else b""
+    def _notes(self, place: _Place) -> tuple[bytes | None, Tombstones]:
         with self._translated():
-            done = self._replace(
-                [place.record, place.index, place.damaged],
-                [
-                    *(_sha1(seen), raw, self._limits.ttl_ms or "", place.session),
-                    "" if after.exchanges else record.FORGOTTEN_FOR_MS,
-                    "purge" if is_purge else "",
-                ],
-            )
-        return bool(done)
+            raw: Any = self._client.get(place.forgotten)
+        return raw, record.decode_notes(raw, "redis")
+
+    def _run(self, script: Script, place: _Place, values: Sequence[str | bytes | int]) -> bool:
+        with self._translated():
+            return bool(script(place.keys, values))
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -264,7 +281,13 @@ class _Place:
         self.session = session.hex()
         self.record = f"turnstream:window:{{{scope.hex()}}}:{self.session}"
         self.damaged = f"{self.record}:damaged"
+        self.forgotten = f"{self.record}:forgotten"
         self.index = f"turnstream:windows:{{{scope.hex()}}}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Give the keys in the order of the scripts that change a record."""
+        return self.record, self.forgotten, self.index, self.damaged
 
 
 def _sha1(raw: bytes | None) -> str:

@@ -6,7 +6,7 @@ Keeps nothing of its own. So there is nothing to add, to purge, to set aside or 
 from __future__ import annotations
 
 from pipeline.records import Scope
-from retrieval.context.backends.protocol import IsForgotten, Kept, Limits, SessionKey
+from retrieval.context.backends.protocol import ForgottenOf, Kept, Limits, SessionKey
 from retrieval.context.session.session_cache import SessionCache
 
 
@@ -41,7 +41,7 @@ class SqliteWindows:
     def forget(self, key: SessionKey) -> None:
         """Do nothing: the ledger forgets."""
 
-    def purge(self, scope: Scope, is_forgotten: IsForgotten) -> int:  # noqa: ARG002 - the protocol's
+    def purge(self, scope: Scope, forgotten_of: ForgottenOf) -> int:  # noqa: ARG002 - the protocol's
         """Do nothing: the ledger is purged by itself."""
         return 0
 

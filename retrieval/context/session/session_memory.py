@@ -18,6 +18,7 @@ import numpy as np
 
 from pipeline.errors import NotFoundError, TransientError
 from pipeline.ledger import forgetting
+from pipeline.ledger.forgetting import Tombstones
 from pipeline.records import Scope, from_epoch_ms
 from pipeline.settings import ContextSettings
 from retrieval.arguments import checked
@@ -273,7 +274,7 @@ class SessionMemory:
         try:
             self._shared.windows.append(key, kept)
             if self._is_forgotten(key.session_id, kept):  # a purge may have looked before it was there
-                self._shared.windows.purge(self.scope, self._is_forgotten)
+                self._shared.windows.purge(self.scope, self._forgotten_of)
         except TransientError as error:
             raise TransientError(
                 f"remembered as {kept.entry.entry_id!r}, but not yet where other hosts see it: {error};"
@@ -286,6 +287,10 @@ class SessionMemory:
                 forgetting.is_forgotten(opened[0], session_id, turn_id, kept.entry.time_ms)
                 for turn_id in kept.turn_ids
             )
+
+    def _forgotten_of(self, session_id: str) -> Tombstones:
+        with self._shared.readers.session_view(self.scope) as opened:
+            return Tombstones() if opened is None else forgetting.tombstones(opened[0], session_id)
 
 
 def _with_others(found: SessionEntries, others: Sequence[Entry]) -> SessionEntries:
