@@ -19,13 +19,14 @@ from pipeline.ledger import passage_reads, reads
 from pipeline.ledger.reads import Ids, Vectors
 from pipeline.records import NEUTRAL, Mood, Scope
 from retrieval import passage_search
+from retrieval.arguments import checked, checked_with, require_scope
 from retrieval.embedded_question import Asked, ask
 from retrieval.fused.model import Models, bundled_models
 from retrieval.fused.passages import Floats
 from retrieval.fused.ranking import Coverage, rank
 from retrieval.memory_store import Moment, ScoredTrace, epoch_ms, time_range
 from retrieval.passage_search import Found, Place
-from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words
+from retrieval.query_vector import QueryEmbedder, require_words
 from retrieval.reader import Neighbours, ShardReaders, View
 from retrieval.rerank import Reranker, reranked
 from retrieval.session_retriever import Diagnostics, SessionRetrieval
@@ -53,6 +54,7 @@ class FusedRetriever:
             has yet to choose the hits.
     """
 
+    @checked
     def __init__(
         self,
         readers: ShardReaders,
@@ -65,9 +67,6 @@ class FusedRetriever:
         models: Models | None = None,
         n_neighbours: int = 0,
     ) -> None:
-        require_not_negative(
-            default_top_sessions=default_top_sessions, default_chunks_per_session=default_chunks_per_session
-        )
         self._readers = readers
         self._embedder = embedder
         self._reranker = reranker
@@ -77,6 +76,7 @@ class FusedRetriever:
         self._models = models or bundled_models()
         self._n_neighbours = 0 if reranker else n_neighbours
 
+    @checked_with(scope=require_scope)
     def retrieve(  # noqa: PLR0913 - the same as the other profile's; all but two have defaults
         self,
         query: str,
@@ -113,7 +113,6 @@ class FusedRetriever:
         """
         n_sessions = self._default_top_sessions if top_sessions is None else top_sessions
         n_chunks = self._default_chunks_per_session if chunks_per_session is None else chunks_per_session
-        require_not_negative(top_sessions=n_sessions, chunks_per_session=n_chunks, recall_top_k=recall_top_k)
         require_words(query)
         limits = time_range(after, before)
         now_ms = time_range(asked_at, None)[0]
@@ -132,6 +131,7 @@ class FusedRetriever:
             ranked = retrieve.reread(ranked, self._reranker)
         return retrieve.finished(ranked[:recall_top_k])
 
+    @checked_with(scope=require_scope)
     def candidates(self, query: str, scope: Scope, *, asked_at: Moment | None = None) -> Found | None:
         """Give everything ranking sees of a question, before it ranks; None when there is nothing to search.
 

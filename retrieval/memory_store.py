@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.errors import PoisonError
 from pipeline.ledger import reads
 from pipeline.ledger.reads import TraceRow, Vectors
-from pipeline.records import NEUTRAL, Mood, Scope, to_epoch_ms
+from pipeline.records import NEUTRAL, Mood, Scope
+from retrieval.arguments import checked_with, require_moment, require_scope, require_text_or_vector
 from retrieval.cognitive_score import ScoreParts, Weights, score
-from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words, to_vector
+from retrieval.query_vector import QueryEmbedder, require_words, to_vector
 from retrieval.reader import ShardReaders, View
 from retrieval.trace_search import Nearest
 
@@ -90,22 +90,25 @@ class MemoryStore:
         self._clock = clock or epoch_ms
 
     @staticmethod
+    @checked_with(scope=require_scope)
     def collection(scope: Scope) -> str:
         """Name the scope's collection, as in ``cogmem_user_u42``."""
         return scope.collection(COLLECTION_PREFIX)
 
+    @checked_with(scope=require_scope)
     def exists(self, scope: Scope) -> bool:
         """Tell whether the scope has any trace."""
         with self._readers.view(scope, self._embedder.model_key) as view:
             return view is not None and view.has_traces()
 
+    @checked_with(query=require_text_or_vector, scope=require_scope)
     def query(
         self,
         query: str | npt.NDArray[np.floating],
         scope: Scope,
         *,
         top_k: int,
-        mood: Mood = NEUTRAL,
+        mood: Mood | tuple[float, float, float] = NEUTRAL,
         after: Moment | None = None,
         before: Moment | None = None,
         now_ms: int | None = None,
@@ -124,13 +127,12 @@ class MemoryStore:
             now_ms: the time of asking; the clock's when None.
 
         Raises:
-            ValueError: a blank query, a negative count, or a time that is none.
+            ValueError: a blank query, a negative count, a time or mood that is none; the message names the argument.
             DimensionMismatchError: the vector has another dimension than the scope's.
             ModelMismatchError: the scope was written with another model.
             ShardError: the scope's ledger is damaged.
             TransientError: the ledger is locked; try again.
         """
-        require_not_negative(top_k=top_k)
         after_ms, before_ms = time_range(after, before)
         # A vector costs nothing more; a text is embedded only if there is something to compare it with.
         if top_k == 0 or (isinstance(query, str) and require_words(query) and not self.exists(scope)):
@@ -143,7 +145,7 @@ class MemoryStore:
                 return MemoryQuery()
             nearest = view.nearest(vector, OVER_FETCH * top_k, after_ms=after_ms, before_ms=before_ms)
             searched = time.perf_counter()
-            best = self._best(view, nearest, top_k, mood, self._clock() if now_ms is None else now_ms)
+            best = self._best(view, nearest, top_k, Mood(*mood), self._clock() if now_ms is None else now_ms)
         return MemoryQuery(
             scored=best,
             candidates_scanned=len(nearest.traces),
@@ -153,6 +155,7 @@ class MemoryStore:
             snapshot_problem=nearest.snapshot_problem,
         )
 
+    @checked_with(scope=require_scope)
     def query_sessions(
         self,
         vector: Vectors,
@@ -160,14 +163,14 @@ class MemoryStore:
         session_ids: Sequence[str],
         *,
         top_k: int,
-        mood: Mood = NEUTRAL,
+        mood: Mood | tuple[float, float, float] = NEUTRAL,
         after: Moment | None = None,
         before: Moment | None = None,
     ) -> tuple[ScoredTrace, ...]:
         """Score the ``top_k`` traces of each session that are nearest a vector ``(d,) float32, L2-normalised``.
 
         Raises:
-            ValueError: a time that is none.
+            ValueError: a negative count, a time or mood that is none; the message names the argument.
             DimensionMismatchError: the vector has another dimension than the scope's.
             ModelMismatchError: the scope was written with another model.
             ShardError: the scope's ledger is damaged.
@@ -183,7 +186,7 @@ class MemoryStore:
             similarity = dict(zip(ids.tolist(), cosines.tolist(), strict=True))
             traces = reads.traces(view.connection, ids)
             nearest = Nearest(traces, np.array([similarity[trace.trace_id] for trace in traces], dtype=np.float32))
-            return self._best(view, nearest, len(traces), mood, self._clock())
+            return self._best(view, nearest, len(traces), Mood(*mood), self._clock())
 
     def _best(
         self, view: View, nearest: Nearest[TraceRow], top_k: int, mood: Mood, now_ms: int
@@ -218,19 +221,11 @@ def time_range(after: Moment | None, before: Moment | None) -> tuple[int | None,
     Raises:
         ValueError: an end is no time, or the range ends before it begins.
     """
-    after_ms, before_ms = _moment("after", after), _moment("before", before)
+    after_ms = None if after is None else require_moment("after", after)
+    before_ms = None if before is None else require_moment("before", before)
     if after_ms is not None and before_ms is not None and after_ms > before_ms:
         raise ValueError("after: is later than before; swap them")
     return after_ms, before_ms
-
-
-def _moment(name: str, value: Moment | None) -> int | None:
-    if value is None:
-        return None
-    try:
-        return to_epoch_ms(value)
-    except PoisonError as error:
-        raise ValueError(f"{name}: {error.reason}") from error
 
 
 def epoch_ms() -> int:

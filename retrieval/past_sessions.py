@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from pipeline import tokens
 from pipeline.records import Scope
-from retrieval.arguments import checked
 from retrieval.context.context import ContextWriter
 from retrieval.context.layout.answer import Context
 from retrieval.context.protocol import CountTokens
@@ -16,7 +15,7 @@ from retrieval.search.store import SessionSearch
 
 
 class PastSessions:
-    """Asks who knows; each method raises what the one it names does.
+    """Asks who knows; each method raises what the one it names does, which also checks the arguments.
 
     Args:
         sessions: looks at sessions.
@@ -27,7 +26,6 @@ class PastSessions:
         self._sessions = sessions
         self._contexts = contexts
 
-    @checked
     def context(
         self,
         session_id: str,

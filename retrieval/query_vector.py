@@ -28,14 +28,12 @@ def to_vector(query: str | npt.NDArray[np.floating], embedder: QueryEmbedder) ->
     """Give the query as ``(d,) float32, L2-normalised``; a vector of zeros stays one.
 
     Raises:
-        ValueError: the text is blank, or the vector is not one row of finite numbers.
+        ValueError: the text is blank.
     """
     if isinstance(query, str):
         text = readable(require_words(query))
         return np.asarray(embedder.embed([text])[0], dtype=np.float32)
     vector = np.asarray(query, dtype=np.float32)
-    if vector.ndim != 1 or not np.isfinite(vector).all():
-        raise ValueError(f"query: a vector must be one row of finite numbers, not of shape {vector.shape}")
     norm = float(np.linalg.norm(vector))
     return vector / np.float32(norm) if norm else vector
 
@@ -54,14 +52,3 @@ def require_words(query: str) -> str:
     if not query.strip():
         raise ValueError("query: is blank; ask with at least one word")
     return query
-
-
-def require_not_negative(**counts: int) -> None:
-    """Refuse a negative count; 0 is a valid wish for nothing.
-
-    Raises:
-        ValueError: one of them is negative; the message names it.
-    """
-    for name, value in counts.items():
-        if value < 0:
-            raise ValueError(f"{name}: {value} is negative; use 0 or more")

@@ -16,8 +16,9 @@ from typing import Final
 from pipeline.errors import DimensionMismatchError, ModelMismatchError, ShardError, TransientError
 from pipeline.ledger.reads import Vectors
 from pipeline.records import NEUTRAL, SESSION_TAG_PREFIX, Mood, Scope
+from retrieval.arguments import checked, checked_with, require_scope
 from retrieval.memory_store import MemoryQuery, MemoryStore, Moment, ScoredTrace, time_range
-from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words, to_vector
+from retrieval.query_vector import QueryEmbedder, require_words, to_vector
 from retrieval.reader import Neighbours
 from retrieval.rerank import Reranker, best_first, reranked
 from retrieval.summary_store import SessionMatch, SessionSummaryStore
@@ -74,6 +75,7 @@ class SessionRetriever:
         default_chunks_per_session: traces kept of each when a retrieve does not say.
     """
 
+    @checked
     def __init__(
         self,
         summary_store: SessionSummaryStore,
@@ -83,9 +85,6 @@ class SessionRetriever:
         default_top_sessions: int = 5,
         default_chunks_per_session: int = 3,
     ) -> None:
-        require_not_negative(
-            default_top_sessions=default_top_sessions, default_chunks_per_session=default_chunks_per_session
-        )
         self._summary_store = summary_store
         self._memory_store = memory_store
         self._embedder = embedder
@@ -93,11 +92,12 @@ class SessionRetriever:
         self._default_top_sessions = default_top_sessions
         self._default_chunks_per_session = default_chunks_per_session
 
+    @checked_with(scope=require_scope)
     def retrieve(  # noqa: PLR0913 - the contract; all but two have defaults
         self,
         query: str,
         scope: Scope,
-        mood: Mood = NEUTRAL,
+        mood: Mood | tuple[float, float, float] = NEUTRAL,
         *,
         top_sessions: int | None = None,
         chunks_per_session: int | None = None,
@@ -122,18 +122,17 @@ class SessionRetriever:
             before: leave out turns said after this time.
 
         Raises:
-            ValueError: a blank query, a negative count, or a time that is none; the message names the argument.
+            ValueError: a blank query, a negative count, a time or mood that is none; the message names the argument.
             ModelMismatchError: the scope was written with another model than the embedder's.
             ShardError: the scope's ledger is damaged.
             TransientError: the ledger is locked; try again.
         """
         n_sessions = self._default_top_sessions if top_sessions is None else top_sessions
         n_chunks = self._default_chunks_per_session if chunks_per_session is None else chunks_per_session
-        require_not_negative(top_sessions=n_sessions, chunks_per_session=n_chunks, recall_top_k=recall_top_k)
         require_words(query)
         time_range(after, before)
         retrieve = _Retrieve(
-            query, scope, mood, self._embedder, self._summary_store, self._memory_store, (after, before)
+            query, scope, Mood(*mood), self._embedder, self._summary_store, self._memory_store, (after, before)
         )
         if not retrieve.select_sessions(n_sessions):
             return retrieve.without_sessions(recall_top_k)

@@ -19,10 +19,11 @@ from pipeline.ledger.connection import create
 from pipeline.ledger.disk import flush
 from pipeline.ledger.reads import SummaryRow
 from pipeline.ledger.work import require_model
-from pipeline.records import Scope, reject_unstorable
+from pipeline.records import Scope
+from retrieval.arguments import checked_with, require_scope, require_text_or_vector
 from retrieval.connections import readable
 from retrieval.memory_store import epoch_ms
-from retrieval.query_vector import QueryEmbedder, require_not_negative, require_words, to_vector
+from retrieval.query_vector import QueryEmbedder, require_words, to_vector
 from retrieval.reader import ShardReaders
 
 COLLECTION_PREFIX: Final = "cogmem_sessions"
@@ -54,20 +55,23 @@ class SessionSummaryStore:
         self._clock = clock or epoch_ms
 
     @staticmethod
+    @checked_with(scope=require_scope)
     def collection(scope: Scope) -> str:
         """Name the scope's collection, as in ``cogmem_sessions_user_u42``."""
         return scope.collection(COLLECTION_PREFIX)
 
+    @checked_with(scope=require_scope)
     def exists(self, scope: Scope) -> bool:
         """Tell whether any session of the scope has a summary."""
         with self._readers.view(scope, self._embedder.model_key) as view:
             return view is not None and view.has_summaries()
 
+    @checked_with(scope=require_scope)
     def index_session(self, scope: Scope, session_id: str, summary: str, session_date: str | None = None) -> None:
         """Embed and keep a session's summary, in place of an earlier one; a blank summary changes nothing.
 
         Raises:
-            PoisonError: the session id or the summary holds NUL or a lone surrogate.
+            PoisonError: the session id, the summary or its date holds NUL or a lone surrogate.
             ModelMismatchError: the scope was written with another model.
             ShardError: the scope's ledger is damaged.
             TransientError: the ledger is locked or the disk full; try again.
@@ -75,8 +79,6 @@ class SessionSummaryStore:
         text = summary.strip()
         if not text:
             return
-        reject_unstorable(session_id, "session_id")
-        reject_unstorable(text, "summary")
         new = sessions.NewSummary(
             session_id=session_id,
             text=text,
@@ -88,6 +90,7 @@ class SessionSummaryStore:
         with self._writing(scope) as ledger:
             sessions.put_summary(ledger, new, now_ms=self._clock(), model_key=self._embedder.model_key)
 
+    @checked_with(query=require_text_or_vector, scope=require_scope)
     def query_sessions(self, query: str | npt.NDArray[np.floating], scope: Scope, top_k: int) -> list[SessionMatch]:
         """Find the ``top_k`` sessions whose summaries are nearest, nearest first.
 
@@ -100,7 +103,6 @@ class SessionSummaryStore:
             ShardError: the scope's ledger is damaged.
             TransientError: the ledger is locked; try again.
         """
-        require_not_negative(top_k=top_k)
         # A vector costs nothing more; a text is embedded only if there is something to compare it with.
         if top_k == 0 or (isinstance(query, str) and require_words(query) and not self.exists(scope)):
             return []
@@ -117,6 +119,7 @@ class SessionSummaryStore:
         ]
         return sorted(matches, key=lambda match: (-match.similarity, match.session_id))[:top_k]
 
+    @checked_with(scope=require_scope)
     def delete_session(self, scope: Scope, session_id: str) -> bool:
         """Remove a session's summary; its turns stay. Durable on return.
 
@@ -128,12 +131,12 @@ class SessionSummaryStore:
             ShardError: the scope's ledger is damaged.
             TransientError: the ledger is locked; try again.
         """
-        reject_unstorable(session_id, "session_id")
         if not self.exists(scope):
             return False
         with self._writing(scope) as ledger:
             return sessions.delete_summary(ledger, session_id)
 
+    @checked_with(scope=require_scope)
     def list_sessions(self, scope: Scope) -> list[SummaryRow]:
         """List the scope's summaries by session id.
 
@@ -143,6 +146,7 @@ class SessionSummaryStore:
         with self._readers.view(scope, self._embedder.model_key) as view:
             return [] if view is None else view.summaries()
 
+    @checked_with(scope=require_scope)
     def re_embed(self, scope: Scope) -> int:
         """Embed every summary of the scope again, from its kept text. Durable on return.
 

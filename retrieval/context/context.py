@@ -18,6 +18,7 @@ from pipeline.errors import ConfigError, ModelMismatchError, TransientError
 from pipeline.ledger import passage_reads, session_reads
 from pipeline.ledger.connection import read_meta
 from pipeline.records import Scope
+from retrieval.arguments import checked
 from retrieval.context import elsewhere
 from retrieval.context.condensing.condensed import CondensedScopes
 from retrieval.context.entries.entry_facts import EntryFacts
@@ -32,7 +33,7 @@ from retrieval.embedded_question import Asked as Embedded
 from retrieval.embedded_question import ask
 from retrieval.fused.model import Models
 from retrieval.hits import Retrieval
-from retrieval.query_vector import QueryEmbedder, require_not_negative
+from retrieval.query_vector import QueryEmbedder
 from retrieval.search.protocol import SessionHit
 
 STRATEGIES: Final = {
@@ -105,6 +106,7 @@ class ContextWriter:
         self._facts = _FactsKept(_MAX_BYTES_KEPT)
         self._condensed = CondensedScopes(shared.readers)
 
+    @checked
     def context(
         self,
         session_id: str,
@@ -142,7 +144,6 @@ class ContextWriter:
         name = self._shared.settings.strategy if strategy is None else strategy
         chosen = resolved(name)
         room = self._shared.settings.max_tokens_for_context if max_tokens is None else max_tokens
-        require_not_negative(max_tokens=room)
         aim = objective if objective and objective.strip() else None
         notes: list[str] = []
         with self._shared.readers.gate.passing():
