@@ -90,7 +90,8 @@ class Turn:
     """One turn of a session, as published; also the event of type ``turn``.
 
     ``timestamp`` is accepted as an aware or naive (then UTC) datetime, ISO 8601 text or epoch seconds, and kept as
-    ``timestamp_ms``. ``event_id`` is made when not given; ``turn_id`` defaults to it.
+    ``timestamp_ms``. ``event_id`` is made when not given; ``turn_id`` defaults to it. Tags keep their order; those
+    of a set are sorted, so that the same turn is published alike by every process.
 
     Raises:
         PoisonError: the timestamp cannot be read or lies outside 1900–2199; tags or a mood that are none.
@@ -115,9 +116,10 @@ class Turn:
         _set(self, "timestamp_ms", to_epoch_ms(self.timestamp))
         _set(self, "event_id", self.event_id or uuid.uuid4().hex)
         _set(self, "turn_id", self.turn_id or self.event_id)
-        if not isinstance(self.tags, tuple | list):
+        if not isinstance(self.tags, tuple | list | set | frozenset):
             raise PoisonError(f"is {type(self.tags).__name__}; give a list of texts", field="tags")
-        _set(self, "tags", tuple(self.tags))
+        is_ordered = isinstance(self.tags, tuple | list)
+        _set(self, "tags", tuple(self.tags if is_ordered else sorted(self.tags, key=str)))
         if self.mood is not None:
             if not isinstance(self.mood, tuple | list) or len(self.mood) != len(Mood._fields):
                 raise PoisonError(f"is no {', '.join(Mood._fields)}; give three numbers", field="mood")

@@ -16,7 +16,7 @@ import pytest
 import retrieval
 from pipeline.embed.hashing import HashingEmbedder
 from pipeline.errors import TurnstreamError
-from pipeline.records import SESSION_TAG_PREFIX, Mood, Scope
+from pipeline.records import SESSION_TAG_PREFIX, Mood, Scope, Turn
 from pipeline.settings import EmbeddingSettings, Settings
 from retrieval import Memory, SessionRetriever, open_memory
 from retrieval.arguments import CHECKS
@@ -298,3 +298,10 @@ def test_a_feeling_of_another_kind_is_told_from_one_out_of_bounds(memory: Memory
     for mood, said in moods:
         with pytest.raises(ValueError, match=f"^mood: {said}"):
             memory.retrieve("port", SCOPE, mood)
+
+
+def test_tags_are_taken_as_a_set_too() -> None:
+    """As roles and excluded sessions are; sorted, for a set has another order in each process."""
+    tags: Any = {"c", "a", "b"}
+    made = Turn(scope=OF_SCOPE, session_id="s", role="user", content="x", timestamp=1.0, tags=tags)
+    assert made.tags == ("a", "b", "c")
