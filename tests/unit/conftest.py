@@ -1,4 +1,4 @@
-"""What tests of readers begin with: an empty data folder, its readers, and a word hash for a model."""
+"""What tests begin with: an empty data folder, its readers, a word hash for a model, and snapshots of one shard."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.shards import Shards
+from pipeline.snapshot import SnapshotStore
 from retrieval.reader import ShardReaders
 from tests.fakes import FakeEmbedder
 
@@ -27,3 +28,15 @@ def shards(data_dir: Path) -> Shards:
 def readers(shards: Shards) -> Iterator[ShardReaders]:
     with closing(ShardReaders(shards)) as opened:
         yield opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "shard-a"
+    path.mkdir(mode=0o700)
+    return path
+
+
+@pytest.fixture
+def store(folder: Path) -> SnapshotStore:
+    return SnapshotStore(folder)

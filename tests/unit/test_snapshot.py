@@ -1,41 +1,23 @@
+"""Snapshots: what was published is what is searched, also while the next is published."""
+
 from __future__ import annotations
 
 import json
 import os
-import resource
-import shutil
-import signal
 import stat
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import faiss
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.crash_points import CrashPoint
 from pipeline.errors import DimensionMismatchError, ShardError, TransientError
-from pipeline.snapshot import Manifest, SnapshotStore
-
-D = 16
-MODEL = "m@1/hashing/16"
-
-
-def unit_vectors(n, seed=0) -> np.ndarray:
-    rows = np.random.default_rng(seed).standard_normal((n, D)).astype(np.float32)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return unit.astype(np.float16).astype(np.float32)  # as the ledger keeps them
-
-
-def flat_index(n, seed=0, kept=None) -> faiss.IndexIDMap:
-    half = faiss.IndexScalarQuantizer(D, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
-    index = faiss.IndexIDMap(half if kept is None else kept)
-    index.add_with_ids(unit_vectors(n, seed), np.arange(n, dtype=np.int64) * 2 + 1)
-    return index
+from pipeline.snapshot import SnapshotStore
+from tests.snapshots import MODEL, D, flat_index, names, publish, unit_vectors
 
 
 def ivf_index(n, nprobe=16) -> faiss.IndexIVF:
@@ -44,27 +26,6 @@ def ivf_index(n, nprobe=16) -> faiss.IndexIVF:
     index.add_with_ids(unit_vectors(n), np.arange(n, dtype=np.int64) * 2 + 1)
     index.nprobe = nprobe
     return index
-
-
-def publish(store, index=None, *, kind="traces", watermark=7, **options: int) -> Manifest:
-    index = flat_index(40) if index is None else index
-    return store.publish(kind, index=index, watermark=watermark, model_key=MODEL, dimension=D, **options)
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    path = tmp_path / "shard-a"
-    path.mkdir(mode=0o700)
-    return path
-
-
-@pytest.fixture
-def store(folder) -> SnapshotStore:
-    return SnapshotStore(folder)
-
-
-def names(folder) -> set[str]:
-    return {path.name for path in folder.iterdir() if not path.name.endswith(".lock")}
 
 
 # --- publish and search
@@ -203,6 +164,21 @@ def test_files_are_for_their_owner_only(store, folder) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
 
 
+def test_exact_vectors_are_told_of_a_snapshot_of_an_earlier_release_too(store) -> None:
+    """It has four bytes a number, and stands until the next one is due: the checker compares it with the ledger."""
+    for kept in (None, faiss.IndexFlatIP(D)):
+        publish(store, flat_index(40, kept=kept))
+        opened = store.open("traces", model_key=MODEL)
+        assert (opened.exact_vectors() == unit_vectors(40)).all()
+
+
+def test_the_manifest_is_plain_json(store, folder) -> None:
+    """An operator reads it with whatever is at hand."""
+    publish(store, watermark=5)
+    fields = json.loads((folder / "traces.manifest.json").read_text())
+    assert (fields["shard"], fields["metric"], fields["watermark"]) == ("shard-a", "inner product", 5)
+
+
 # --- readers and publishers at once
 
 
@@ -277,265 +253,3 @@ def test_a_slow_publisher_does_not_bring_back_what_was_forgotten(store) -> None:
     with pytest.raises(TransientError, match="build again"):
         publish(store, flat_index(40), replaces=seen)
     assert store.open("traces", model_key=MODEL).count == 30
-
-
-# --- damage
-
-
-def corrupt_flip(path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def corrupt_zeros(path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def corrupt_truncate(path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
-
-
-def corrupt_halve(path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def corrupt_append(path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def corrupt_remove(path) -> None:
-    path.unlink()
-
-
-CORRUPTIONS = [corrupt_flip, corrupt_zeros, corrupt_truncate, corrupt_append, corrupt_remove]
-
-
-@pytest.mark.parametrize("corrupt", CORRUPTIONS)
-def test_a_damaged_file_is_never_served(store, folder, corrupt) -> None:
-    """FAISS loads most of these without complaint and answers with other neighbours."""
-    publish(store)
-    corrupt(folder / "traces.1.faiss")
-    with pytest.raises(ShardError, match=r"traces\.1\.faiss"):
-        store.open("traces", model_key=MODEL)
-
-
-@pytest.mark.parametrize("corrupt", [corrupt_flip, corrupt_zeros, corrupt_halve, corrupt_append])
-def test_a_damaged_manifest_is_never_believed(store, folder, corrupt) -> None:
-    """A watermark with a flipped digit would hide every turn below it."""
-    publish(store)
-    corrupt(folder / "traces.manifest.json")
-    with pytest.raises(ShardError, match="manifest"):
-        store.open("traces", model_key=MODEL)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"null", b"[]", b"{}", b"not json", b"\xff\xfe", b'{"format": 1}', b"9" * 99]
-)
-def test_a_garbage_manifest_is_reported(store, folder, content) -> None:
-    """Any other exception would end the reader instead of falling back to the ledger."""
-    publish(store)
-    (folder / "traces.manifest.json").write_bytes(content)
-    with pytest.raises(ShardError, match="manifest"):
-        store.open("traces", model_key=MODEL)
-
-
-@given(position=st.integers(min_value=0), bit=st.integers(0, 7))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_single_bit_of_a_manifest_changes_its_meaning(position, bit) -> None:
-    """Disks flip bits; what comes back is an error or exactly what was written."""
-    manifest = Manifest(
-        shard="s",
-        kind="traces",
-        generation=3,
-        watermark=912,
-        count=40,
-        dimension=D,
-        model_key=MODEL,
-        n_bytes=1,
-        digest="d",
-    )
-    data = bytearray(manifest.to_json().encode())
-    data[position % len(data)] ^= 1 << bit
-    try:
-        read = Manifest.from_json(bytes(data))
-    except (ValueError, TypeError):
-        return
-    assert read == manifest
-
-
-def test_no_manifest_means_no_snapshot(store, folder) -> None:
-    """A crash between file and manifest leaves a file nobody vouches for."""
-    publish(store)
-    (folder / "traces.manifest.json").unlink()
-    assert store.open("traces", model_key=MODEL) is None
-
-
-def test_a_missing_folder_means_no_snapshot(tmp_path) -> None:
-    """Most scopes have never had a snapshot; reading one must not create its folder."""
-    store = SnapshotStore(tmp_path / "none")
-    assert store.open("traces", model_key=MODEL) is None
-    with pytest.raises(ShardError, match="does not exist"):
-        publish(store)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_another_shards_files_are_not_served(store, folder, tmp_path) -> None:
-    """They are whole and valid, and hold another user's ids."""
-    other_folder = tmp_path / "shard-b"
-    other_folder.mkdir()
-    publish(store)
-    publish(SnapshotStore(other_folder), flat_index(40, seed=9))
-    shutil.copy(other_folder / "traces.1.faiss", folder / "traces.1.faiss")
-    with pytest.raises(ShardError, match="damaged"):
-        store.open("traces", model_key=MODEL)
-    shutil.copy(other_folder / "traces.manifest.json", folder / "traces.manifest.json")
-    with pytest.raises(ShardError, match="shard-b"):
-        store.open("traces", model_key=MODEL)
-
-
-def test_another_kinds_files_are_not_served(store, folder) -> None:
-    """Summary ids are not trace ids."""
-    publish(store, kind="sessions")
-    shutil.copy(folder / "sessions.1.faiss", folder / "traces.1.faiss")
-    shutil.copy(folder / "sessions.manifest.json", folder / "traces.manifest.json")
-    with pytest.raises(ShardError, match="sessions"):
-        store.open("traces", model_key=MODEL)
-
-
-def test_an_older_file_under_the_new_name_is_not_served(store, folder, tmp_path) -> None:
-    """As a restore from backup may leave it: its manifest tells of vectors it does not hold."""
-    publish(store, flat_index(40))
-    kept = shutil.copy(folder / "traces.1.faiss", tmp_path / "kept")
-    publish(store, flat_index(40, seed=2))
-    shutil.copy(kept, folder / "traces.2.faiss")
-    with pytest.raises(ShardError, match="damaged"):
-        store.open("traces", model_key=MODEL)
-
-
-def test_another_models_snapshot_is_not_served(store) -> None:
-    """Cosines between two models mean nothing, and look fine."""
-    publish(store)
-    with pytest.raises(ShardError, match="m@2"):
-        store.open("traces", model_key="m@2/hashing/16")
-
-
-@pytest.mark.parametrize("name", ["traces.1.faiss", "traces.manifest.json"])
-def test_publishing_repairs_damage(store, folder, name) -> None:
-    """A rebuild is the only remedy a reader can ring for."""
-    publish(store)
-    corrupt_flip(folder / name)
-    manifest = publish(store)
-    assert manifest.generation == 2
-    assert store.open("traces", model_key=MODEL).generation == 2
-    assert names(folder) == {"traces.2.faiss", "traces.manifest.json"}
-
-
-def test_generations_go_on_counting_beside_a_damaged_manifest(store, folder) -> None:
-    """A reader that mapped generation 4 must not take another generation 4 for it."""
-    for _ in range(4):
-        publish(store)
-    corrupt_halve(folder / "traces.manifest.json")
-    assert store.generation("traces") == 0
-    assert publish(store, replaces=0).generation == 5
-    assert names(folder) == {"traces.5.faiss", "traces.manifest.json"}
-
-
-@pytest.mark.parametrize("corrupt", [corrupt_truncate, corrupt_append, corrupt_remove])
-def test_a_file_of_another_size_is_seen_without_reading_it(store, folder, corrupt) -> None:
-    """Workers look at every turn; the message says what an operator may remove."""
-    manifest = publish(store)
-    assert store.check("traces") == manifest
-    corrupt(folder / "traces.1.faiss")
-    with pytest.raises(ShardError, match=r"remove .*traces\.manifest\.json"):
-        store.check("traces")
-
-
-def test_exact_vectors_are_told_of_a_snapshot_of_an_earlier_release_too(store) -> None:
-    """It has four bytes a number, and stands until the next one is due: the checker compares it with the ledger."""
-    for kept in (None, faiss.IndexFlatIP(D)):
-        publish(store, flat_index(40, kept=kept))
-        opened = store.open("traces", model_key=MODEL)
-        assert (opened.exact_vectors() == unit_vectors(40)).all()
-
-
-# --- crashes
-
-
-def test_the_point_half_way_is_passed_once_with_half_of_the_file_on_disk(
-    store, folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What lies in this process's memory is not half of a file for whoever comes after a kill."""
-    sizes: list[int] = []
-
-    def note(point: CrashPoint) -> None:
-        if point is CrashPoint.SNAPSHOT_HALF_WRITTEN:
-            sizes.append((folder / ".traces.1.faiss.tmp").stat().st_size)
-
-    monkeypatch.setattr("pipeline.snapshot.store.passing", note)
-    manifest = publish(store)
-    (n_bytes,) = sizes
-    assert 0.25 < n_bytes / manifest.n_bytes < 0.75
-    assert store.open("traces", model_key=MODEL) is not None
-
-
-def test_leftovers_of_a_killed_publisher_are_removed(store, folder) -> None:
-    """They hold vectors, and nothing else would ever delete them."""
-    publish(store)
-    (folder / ".traces.2.faiss.tmp").write_bytes(b"half")
-    (folder / "traces.2.faiss").write_bytes(b"whole, but its manifest was never written")
-    assert store.open("traces", model_key=MODEL).generation == 1
-    publish(store)
-    assert names(folder) == {"traces.3.faiss", "traces.manifest.json"}
-
-
-PUBLISHER = """
-import sys
-from pathlib import Path
-import faiss
-import numpy as np
-from pipeline.snapshot import SnapshotStore
-store = SnapshotStore(Path(sys.argv[1]))
-index = faiss.IndexIDMap(faiss.IndexFlatIP(16))
-index.add_with_ids(np.ones((20_000, 16), np.float32), np.arange(20_000))
-print("ready", flush=True)
-while True:
-    store.publish("traces", index=index, watermark=1, model_key=sys.argv[2], dimension=16)
-"""
-
-
-def test_a_killed_publisher_leaves_a_whole_snapshot(store, folder) -> None:
-    """Killed at whatever point: the served generation opens, and the lock is free."""
-    for n_published in (1, 2, 5):
-        with subprocess.Popen(
-            [sys.executable, "-c", PUBLISHER, str(folder), MODEL], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as publisher:
-            assert publisher.stdout.readline() == b"ready\n"
-            for _ in range(n_published):
-                assert b"snapshot.published" in publisher.stdout.readline()
-            publisher.send_signal(signal.SIGKILL)
-        snapshot = store.open("traces", model_key=MODEL)
-        assert snapshot.count == 20_000
-        publish(store)
-        assert len(names(folder)) == 2
-
-
-def test_a_failed_write_keeps_the_old_generation(store, folder) -> None:
-    """A full disk must not cost what is already published; a file size limit fails the same write."""
-    publish(store)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
-        with pytest.raises(TransientError, match="disk full"):
-            publish(store, flat_index(9_999))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert store.open("traces", model_key=MODEL).count == 40
-    assert names(folder) == {"traces.1.faiss", "traces.manifest.json"}
-
-
-def test_the_manifest_is_plain_json(store, folder) -> None:
-    """An operator reads it with whatever is at hand."""
-    publish(store, watermark=5)
-    fields = json.loads((folder / "traces.manifest.json").read_text())
-    assert (fields["shard"], fields["metric"], fields["watermark"]) == ("shard-a", "inner product", 5)
