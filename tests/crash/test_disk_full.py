@@ -101,9 +101,9 @@ class Site:
 
 
 @pytest.fixture
-def site(data_dir: Path, tmp_path: Path, make_disk: Callable[[Path, int], SmallDisk]) -> Iterator[Site]:
+def site(data_dir: Path, tmp_path: Path, make_disk: Callable[[Path, int], SmallDisk], long: int) -> Iterator[Site]:
     server = make_disk(data_dir / "server", 8 << 20)
-    shards = make_disk(data_dir / "shards", 32 << 20)
+    shards = make_disk(data_dir / "shards", long * 32 << 20)  # what is said stays, round after round
     log = tmp_path / "up.log"
     settings = {"TURNSTREAM_LOG_FORMAT": "json", "TURNSTREAM_WORKERS__CLAIM_TURNS": "16"}
     with RunningPipeline(data_dir, log=log, settings=settings) as pipeline:
