@@ -139,6 +139,7 @@ def test_pending_entries_that_maxlen_trims_are_counted_and_reported(site: Live, 
 def test_entries_of_a_consumer_that_was_deleted_are_found_again(site: Live, row: Row) -> None:
     """XGROUP DELCONSUMER forgets that it held them; the group would never be given them again."""
     row.expect("a consumer deleted while it holds 50 entries")
+    site.pipeline.settings["TURNSTREAM_STREAM__CLAIM_IDLE_MS"] = "60000"  # else they may be claimed before
     with site.pipeline.publisher() as publisher, connect(site.pipeline.url, timeout_s=5) as client:
         publisher.publish_many(numbered(number, U) for number in range(100))
         site.stream.read("deleted", count=50, block_ms=0)
