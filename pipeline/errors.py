@@ -13,6 +13,11 @@ A message says what happened, where, and what to do next.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
 
 class TurnstreamError(Exception):
     """The base of every error raised on purpose."""
@@ -87,3 +92,15 @@ class ConfigError(TurnstreamError):
 
 class ModelMismatchError(ConfigError):
     """The ledger was written with another embedding model than the one in the settings."""
+
+
+def outcome_of(work: Callable[[], T]) -> T | Exception:
+    """Do what may fail in any way, and give what came of it, or the error.
+
+    For the boundaries alone where somebody else's code, or one of many texts, must not end the work on all others: a
+    worker's task, a session in it, a reranker. Elsewhere an error that is not ours is a fault, and is to be seen.
+    """
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - the one place where any error ends
+        return error

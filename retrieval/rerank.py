@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from pipeline.errors import outcome_of
 from retrieval.memory_store import ScoredTrace
 
 COGNITIVE_WEIGHT: Final = 0.7
@@ -29,10 +30,9 @@ def reranked(reranker: Reranker, query: str, pool: Sequence[ScoredTrace]) -> tup
     Returns:
         The pool and ""; or, when the reranker failed, the pool as it was and the reason.
     """
-    try:
-        relevance = _relevance(reranker, query, [trace.text for trace in pool])
-    except Exception as error:  # noqa: BLE001 - a reranker is somebody else's code: whatever it raises, the pool is still an answer
-        return list(pool), f"{type(error).__name__}: {error}"
+    relevance = outcome_of(lambda: _relevance(reranker, query, [trace.text for trace in pool]))
+    if isinstance(relevance, Exception):  # whatever somebody else's code raises, the pool is still an answer
+        return list(pool), f"{type(relevance).__name__}: {relevance}"
     blended = [
         trace.blended(COGNITIVE_WEIGHT * trace.cognitive_score + RELEVANCE_WEIGHT * value, value)
         for trace, value in zip(pool, relevance, strict=True)

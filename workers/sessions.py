@@ -15,7 +15,7 @@ import structlog
 
 from pipeline.crash_points import CrashPoint, passing
 from pipeline.embed import Embedder, Floats, unit_vectors
-from pipeline.errors import TurnstreamError
+from pipeline.errors import TurnstreamError, outcome_of
 from pipeline.ledger import Ledger, sessions
 from pipeline.ledger.sessions import DueSession, NewSummary
 from pipeline.records import from_epoch_ms
@@ -189,9 +189,9 @@ def _contained(work: Callable[[], T]) -> tuple[T | None, str | None]:
     listed with its reason, and tried again after ever longer waits. Of an error not ours only the type is told: its
     words may quote the text.
     """
-    try:
-        return work(), None
-    except TurnstreamError as error:
-        return None, str(error)
-    except Exception as error:  # noqa: BLE001 - a session's boundary, as the task's is
-        return None, f"{type(error).__name__}; it is tried again later"
+    outcome = outcome_of(work)
+    if isinstance(outcome, TurnstreamError):
+        return None, str(outcome)
+    if isinstance(outcome, Exception):
+        return None, f"{type(outcome).__name__}; it is tried again later"
+    return outcome, None

@@ -27,7 +27,7 @@ from pipeline import cognition
 from pipeline.chunk import Chunker
 from pipeline.crash_points import CrashPoint, passing
 from pipeline.embed import Embedder, unit_vectors_with_tokens
-from pipeline.errors import ConfigError, ShardError, TransientError
+from pipeline.errors import ConfigError, ShardError, TransientError, outcome_of
 from pipeline.ledger import Ledger, LedgerPool, upkeep, work
 from pipeline.ledger.fulltext import index_form
 from pipeline.records import Chunk, Scope
@@ -176,15 +176,18 @@ class Flow:
         n_chars = sum(len(turn.content) for turns in claimed.values() for turn in turns)
         limit_s = self.settings.turn_timeout_s * (1 + n_chars / _CHARS_PER_TIMEOUT)
         self.pulse.beat(limit_s)
-        try:
-            with _time_limit(limit_s):
-                refused = self._make_searchable(claimed)
-        except Exception as error:  # noqa: BLE001 - the task boundary: a ledger's trouble is contained, this is a turn's
-            _log.warning("attempt.failed", n_turns=sum(map(len, claimed.values())), error=type(error).__name__)
-            self._give_back(claimed, f"{type(error).__name__}: {error}", counted=True)
+        refused = outcome_of(lambda: self._make_searchable_within(limit_s, claimed))
+        if isinstance(refused, Exception):  # a ledger's trouble is contained below, this is a turn's
+            error = type(refused).__name__
+            _log.warning("attempt.failed", n_turns=sum(map(len, claimed.values())), error=error)
+            self._give_back(claimed, f"{error}: {refused}", counted=True)
             return
         self._give_back(refused, "", counted=False)
         active[:] = [ledger for ledger in active if ledger not in refused]
+
+    def _make_searchable_within(self, limit_s: float, claimed: dict[Ledger, list[work.ClaimedTurn]]) -> list[Ledger]:
+        with _time_limit(limit_s):
+            return self._make_searchable(claimed)
 
     def _make_searchable(self, claimed: dict[Ledger, list[work.ClaimedTurn]]) -> list[Ledger]:
         """Chunk, embed and commit; gives the ledgers that refused the commit."""

@@ -16,6 +16,7 @@ from pipeline.stream import connect
 from retrieval.context.backends import postgres, redis
 from retrieval.context.backends.protocol import Limits
 from tests.commands import CommandLine
+from tests.redis_errors import MEANING
 
 OPEN: dict[str, Callable[[str], object]] = {
     "TURNSTREAM_REDIS__URL": lambda url: connect(url, timeout_s=1),
@@ -59,19 +60,9 @@ def _untrusted() -> redis_errors.ConnectionError:
 @pytest.mark.parametrize(
     ("error", "ours"),
     [
-        (redis_errors.ConnectionError("refused"), ServerUnreachableError),
-        (redis_errors.TimeoutError("slow"), ServerUnreachableError),
-        (redis_errors.MaxConnectionsError("many"), ServerUnreachableError),
-        (redis_errors.BusyLoadingError("loading"), TransientError),
-        (redis_errors.ReadOnlyError("replica"), TransientError),
+        *MEANING,
         (redis_errors.OutOfMemoryError("full"), TransientError),
-        (redis_errors.ClusterDownError("down"), TransientError),
         (redis_errors.ResponseError("OOM in a script"), TransientError),
-        (redis_errors.ResponseError("MISCONF errors writing to disk"), TransientError),
-        (redis_errors.InvalidResponse("garbage"), TransientError),
-        (redis_errors.AuthenticationError("who"), ConfigError),
-        (redis_errors.NoPermissionError("may not"), ConfigError),
-        (redis_errors.ResponseError("WRONGTYPE"), ConfigError),
         (redis_errors.ResponseError("DB index is out of range"), ConfigError),
         (_untrusted(), ConfigError),
     ],

@@ -8,27 +8,18 @@ from pathlib import Path
 import pytest
 from redis import exceptions as redis_errors
 
-from pipeline.errors import Backpressure, ConfigError, ServerUnreachableError, TransientError
+from pipeline.errors import Backpressure, ConfigError, TransientError
 from pipeline.stream import address, connect, embedded_url, server_url, socket_path
 from pipeline.stream.connection import translate
+from tests.redis_errors import MEANING
 
 
 @pytest.mark.parametrize(
     ("error", "ours"),
     [
-        (redis_errors.ConnectionError("refused"), ServerUnreachableError),
-        (redis_errors.TimeoutError("slow"), ServerUnreachableError),
-        (redis_errors.MaxConnectionsError("many"), ServerUnreachableError),
-        (redis_errors.BusyLoadingError("loading"), TransientError),
-        (redis_errors.ReadOnlyError("replica"), TransientError),
-        (redis_errors.ResponseError("MISCONF errors writing to disk"), TransientError),
+        *MEANING,
         (redis_errors.ResponseError("NOREPLICAS"), TransientError),
-        (redis_errors.ClusterDownError("down"), TransientError),
-        (redis_errors.InvalidResponse("garbage"), TransientError),
         (redis_errors.OutOfMemoryError("full"), Backpressure),
-        (redis_errors.AuthenticationError("who"), ConfigError),
-        (redis_errors.NoPermissionError("may not"), ConfigError),
-        (redis_errors.ResponseError("WRONGTYPE"), ConfigError),
         (redis_errors.ResponseError("unknown command"), ConfigError),
     ],
     ids=lambda value: getattr(value, "__name__", None) or repr(value),
