@@ -23,7 +23,7 @@ from workers.liveness import WORKER, promise_of, pulse_path
 
 SCOPE = Scope("user", "u1")
 HURRIED = {
-    "TURNSTREAM_WORKERS__STALLED_AFTER_S": "1",
+    "TURNSTREAM_WORKERS__STALLED_AFTER_S": "3",  # one second is soon gone on a busy machine
     "TURNSTREAM_REDIS__TIMEOUT_S": "2",
     "TURNSTREAM_LOG_FORMAT": "json",
 }
@@ -67,8 +67,8 @@ def test_whoever_hangs_is_replaced(pipeline: RunningPipeline, tmp_path: Path) ->
     publish(pipeline, 10, 20)
     pipeline.wait()
     assert pipeline.progress().state().counts.searchable == 20
-    stalled = {child for event, child in logged(tmp_path / "log") if event == "child.stalled"}
-    assert len(stalled) == 3, stalled  # one may stall twice: a second is soon gone on a busy machine
+    stalled = [child for event, child in logged(tmp_path / "log") if event == "child.stalled"]
+    assert len(stalled) == len(set(stalled)) == 3, stalled
 
     eventually(lambda: beats(pipeline))
     former = pipeline.children()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -43,7 +43,8 @@ def embedder(models_dir: Path) -> Embedder:
 class Flat:
     """Ranks all turns of a scope by plain sums of signals: the vectors and words of a turn, and of it ±1.
 
-    The signals are those of the profile: the question without the names of speakers, its words without stop words.
+    The signals are those of the profile, the question without the names of speakers and its words without stop words;
+    and those of the question as it is asked.
     """
 
     def __init__(self, turns: Sequence[Turn], vectors: np.ndarray, embedder: Embedder) -> None:
@@ -64,8 +65,13 @@ class Flat:
     def rankings(self, question: str) -> dict[str, list[str]]:
         """Give the turns, best first, by vectors, by words, and by both with and without neighbours."""
         asking = Asking(question, self._speakers)
-        vector = self._embedder.embed([asking.embedded_text])[0]
-        asked = [self._numbers[word] for word in asking.search_words if word in self._numbers]
+        as_profile = self._ranked(asking.embedded_text, asking.search_words)
+        as_asked = self._ranked(question, set(words(question)))
+        return as_profile | {f"{name}, as asked": ranked for name, ranked in as_asked.items()}
+
+    def _ranked(self, text: str, wanted: Iterable[str]) -> dict[str, list[str]]:
+        vector = self._embedder.embed([text])[0]
+        asked = [self._numbers[word] for word in wanted if word in self._numbers]
         dense, wide_dense = self._vectors @ vector, self._wide_vectors @ vector
         lexical, wide_lexical = _bm25(self._counts, asked), _bm25(self._wide_counts, asked)
         scores = {
@@ -100,9 +106,7 @@ def _standing(values: np.ndarray) -> np.ndarray:
     not LOCOMO.exists(), reason="the labelled conversations lie beside the checkout; not to be shipped"
 )
 def test_it_is_never_below_a_flat_search_on_the_same_signals(tmp_path: Path, embedder: Embedder) -> None:
-    """In no category, at no usual cut, by more than one question, over all 152 of one conversation.
-
-    One may change its place with the processor: the quantised model's sums differ a little between kinds of them.
+    """In no category, at no usual cut, by not a single question, over all 152 of one conversation.
 
     The bundled weights have seen them; by weights that have not, a table in RESULTS.md tells the same of all five.
     """
@@ -127,7 +131,7 @@ def test_it_is_never_below_a_flat_search_on_the_same_signals(tmp_path: Path, emb
     below = {
         key: (round(shares[key[0], "fused", key[2]], 3), round(share, 3))
         for key, share in shares.items()
-        if (share - shares[key[0], "fused", key[2]]) * len(found[key]) > 1
+        if share > shares[key[0], "fused", key[2]]
     }
     assert not below
 
