@@ -38,7 +38,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     "maxsim_rare": "for each token of the question the cosine of its nearest token, weighted by rarity in the scope",
     "maxsim_with_previous": "for each token of the question the nearest in it or the passage before, on average",
     "maxsim_rare_wide": "for each token of the question the nearest in a window of five passages, weighted by rarity",
-    "maxsim_around": "for each token of the question the nearest token in it or a passage on either side, on average",
     "maxsim_rare_far": "for each token of the question the nearest within ten passages of it, weighted by rarity",
     "session_words": "share of the question's words, by rarity, that its session's passages at hand have together",
 }
@@ -50,7 +49,6 @@ _WHEN: Final = re.compile(
     re.IGNORECASE,
 )
 _SUMMARY_SHARE: Final = np.float32(0.5)
-_AROUND: Final = (-1, 1)
 _WIDE: Final = (-2, -1, 1, 2)
 _FAR: Final = 10
 _OF_SELF: Final = "I me my mine we us our ours 我"
@@ -190,12 +188,6 @@ class Evidence:
     def maxsim_rare(self) -> Floats:
         """Tokens by rarity."""
         return late_interaction.weighted_mean(self._nearest, self._question.token_weights)
-
-    @cached_property
-    def maxsim_around(self) -> Floats:
-        """Tokens, in a window of three."""
-        around = self._passages.best_near(self._nearest, _AROUND)
-        return late_interaction.weighted_mean(around, np.ones(around.shape[1]))
 
     @cached_property
     def maxsim_with_previous(self) -> Floats:

@@ -5,7 +5,7 @@ Source: names, fields and defaults are those of the PraisonAI cross-session reca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -90,14 +90,3 @@ class Limits:
     before_ms: int | None = None
     roles: Sequence[str] = ()
     excluded: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A session with its score and its best turn's offset; ``words`` is what its snippet is to show, if anything."""
-
-    session_no: int
-    score: float
-    anchor: int
-    words: Sequence[str] = ()
-    parts: Mapping[str, float] = field(default_factory=dict)
