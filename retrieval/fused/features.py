@@ -23,7 +23,7 @@ from retrieval.fused.passages import Floats, Passages, Question, WordIds
 
 MEANINGS: Final[Mapping[str, str]] = {
     "speaker": "1 when the one speaker named in the question says it, 0 when another does, 0.5 when none is named",
-    "of_self": "1 when the one speaker named in the question says it with I, me, my, we, us or our: of himself",
+    "of_self": "1 when the one speaker named in the question says it of himself: with I, me, my, we, our, …",
     "asks": "1 when it holds a question mark: questions are rarely evidence",
     "tells_when": "1 when the question asks when or how long, and it has a word of time",
     "day": "how near it is to a day the question names: 1 from a day before to two after, then less, up to a month",
@@ -38,7 +38,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "maxsim_rare": "for each token of the question the cosine of its nearest token, weighted by rarity in the scope",
     "maxsim_with_previous": "for each token of the question the nearest in it or the passage before, on average",
     "maxsim_rare_wide": "for each token of the question the nearest in a window of five passages, weighted by rarity",
-    "maxsim_rare_far": "for each token of the question the nearest within ten passages of it, weighted by rarity",
+    "maxsim_rare_far": "for each token of the question the nearest at hand within ten passages, weighted by rarity",
     "session_words": "share of the question's words, by rarity, that its session's passages at hand have together",
 }
 STANDING: Final = "_standing"

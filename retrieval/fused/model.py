@@ -25,7 +25,7 @@ from retrieval.fused.passages import Floats
 
 FORMAT: Final = 1
 BESIDE: Final = ("none", "window", "summary")
-"""What may count beside a turn: nothing, its neighbours and its session's best, or its session's summary."""
+"""What may count beside a turn: nothing, its neighbours, or its session's summary."""
 SPEAKER: Final = "speaker"
 _GREATEST: Final = 1e6
 """Of a number in the file, either way: sums of greater ones would leave float32."""

@@ -1,7 +1,7 @@
 """How well a ranking finds what it should: measures of one question, each between 0 and 1, and their means.
 
 Why not `ranx` or `ir-measures`: the one brings numba, the other a C extension without wheels for every platform, for
-a few sums; these are checked against cases worked out by hand (tests/unit/test_evaluate_metrics.py).
+a few sums; these are checked against cases worked out by hand (tests/unit/test_evaluate.py).
 """
 
 from __future__ import annotations
